@@ -109,7 +109,7 @@ static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
 static uint32_t demand_of(sac_engine *e, uint32_t seq_i)
 {
     struct admit_seq *s = &e->seqs[seq_i].admit;
-    float *share = &e->admit.share[e->seqs[seq_i].method_i[CHOOSER_DECODE]];
+    float *share = &e->admit.share[e->seqs[seq_i].method_i[METHOD_SET_DECODE]];
     const uint32_t window = s->last >= WINDOW ? s->last - WINDOW + 1 : 0;
     const bool is_seen = s->n_seen > 0;
     const struct demand d = count(e, seq_i,

@@ -38,7 +38,7 @@ static bool keeps(const struct method_decode *hooks)
 
 static bool methods_can(const sac_engine *e)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
         if (m->evicts || (m->decode && keeps(m->decode))) return false;

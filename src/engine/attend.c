@@ -33,7 +33,8 @@ void attend_plan(sac_engine *e, struct arena *a)
     struct attend *t = &e->attend;
     const struct page_geom *g = &e->pool.geom;
     const size_t n_row = e->batch.n_row_max, n_seq = e->params.n_seq_max;
-    const size_t n_lane = e->chooser[CHOOSER_DECODE].specs.is_dense ? 0 : n_seq * g->n_kv_head;
+    const size_t n_lane =
+        e->method_set[METHOD_SET_DECODE].specs.is_dense ? 0 : n_seq * g->n_kv_head;
     page_lines_init(&t->lines, g);
     t->run = arena_take(a, n_row, sizeof *t->run);
     t->lane = n_lane ? arena_take(a, n_lane, sizeof *t->lane) : NULL;

@@ -13,7 +13,7 @@ void attend_choose(sac_engine *e, struct reading *r)
 {
     const uint64_t start = clock_us();
     if (r->window > 0) return;
-    if (!e->chooser[CHOOSER_DECODE].specs.is_dense) {
+    if (!e->method_set[METHOD_SET_DECODE].specs.is_dense) {
         decode_choose(e, r);
         evict_pages(e, r);
         r->choose_us = clock_us() - start;

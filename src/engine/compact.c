@@ -24,7 +24,7 @@ void compact_plan(sac_engine *e, struct arena *a)
 bool compact_has_gaps(const sac_engine *e, uint32_t seq_i)
 {
     return e->seqs[seq_i].has_gaps &&
-           !chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method->evicts;
+           !method_set_entry(e, METHOD_SET_DECODE, seq_i)->spec->method->evicts;
 }
 
 uint32_t compact_tokens(const sac_engine *e, uint32_t seq_i, uint32_t layer, uint32_t n_tok)

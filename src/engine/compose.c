@@ -68,7 +68,7 @@ static enum context_question question_of(const struct compose *c)
  * does not have it. */
 static uint32_t find_decode(const struct compose *c)
 {
-    const struct method_spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &c->e->method_set[METHOD_SET_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++)
         if (strcmp(specs->spec[i].method->name, c->spec.method->context->decode) == 0) return i;
     return SAC_METHODS_MAX;
@@ -79,7 +79,7 @@ static uint32_t find_decode(const struct compose *c)
 static sac_status check_method(const struct compose *c, sac_error *err)
 {
     const struct method_context *hooks = c->spec.method->context;
-    const struct method_spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &c->e->method_set[METHOD_SET_DECODE].specs;
     if (c->params->decode >= specs->n)
         return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
                          c->params->decode, specs->n);
@@ -88,7 +88,7 @@ static sac_status check_method(const struct compose *c, sac_error *err)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "context method %s needs decode method %s, which the engine does not have",
                          c->spec.method->name, hooks->decode);
-    if (!hooks->computes_all) TRY(chooser_meets_documents(c->e, decode, err));
+    if (!hooks->computes_all) TRY(method_set_meets_documents(c->e, decode, err));
     if (!hooks->probe && question_of(c) == CONTEXT_QUESTION_NONE) return SAC_OK;
     if (c->e->params.record)
         return error_set(err, SAC_ERR_UNSUPPORTED,
@@ -455,7 +455,7 @@ static sac_status ask(struct compose *c, sac_error *err)
     segment_reset(e, c->seq);
     segment_restore(e, c->seq, list, n);
     show_pages(c);
-    chooser_jump(e, c->seq);
+    method_set_jump(e, c->seq);
     return SAC_OK;
 }
 
@@ -544,7 +544,7 @@ static sac_status run(struct compose *c, sac_error *err)
     TRY(c->hooks->computes_all ? compute_all(c, err) : join(c, err));
     if (c->hooks->decode) TRY(sac_seq_use_decode(c->e, c->seq, find_decode(c), err));
     const double all = (double)context_tokens(&c->view) * c->view.n_layer;
-    c->report.decode = c->e->seqs[c->seq].method_i[CHOOSER_DECODE];
+    c->report.decode = c->e->seqs[c->seq].method_i[METHOD_SET_DECODE];
     c->report.n_tok = context_tokens(&c->view);
     c->report.resident_share = (double)count_resident(c) / all;
     c->report.recomputed_share = (double)c->report.n_row / all;

@@ -57,7 +57,7 @@ static void plan_lanes(struct decode *d, struct arena *a, size_t n)
 
 uint32_t decode_joined(const sac_engine *e)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_decode *hooks = specs->spec[i].method->decode;
         if (hooks && hooks->joins_heads && hooks->joins_heads(specs->spec[i].param))
@@ -69,7 +69,7 @@ uint32_t decode_joined(const sac_engine *e)
 void decode_plan(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_seq = e->params.n_seq_max;
     const size_t before = a->used;
     uint32_t n_past = 0;
@@ -92,7 +92,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
     d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
-    plan_lanes(d, a, chooser_rooms(e));
+    plan_lanes(d, a, method_set_rooms(e));
     if (place_has_device(e)) decode_device_plan(e, a);
 }
 
@@ -104,7 +104,7 @@ void decode_plan_rooms(sac_engine *e, struct arena *a)
     d->page = arena_take_tensor(a, n_page, sizeof *d->page);
     d->tok = d->token_grain ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
     d->logw = d->weighs ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
-    d->result = arena_take_tensor(a, chooser_rooms(e), sizeof *d->result);
+    d->result = arena_take_tensor(a, method_set_rooms(e), sizeof *d->result);
     d->made = NULL;
     if (!e->backend.is_host) decode_device_plan_rooms(e, a);
 }
@@ -123,7 +123,7 @@ struct choose_call {
 
 const struct method *decode_method(const sac_engine *e, uint32_t run_i)
 {
-    return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
+    return method_set_entry(e, METHOD_SET_DECODE, e->batch.run[run_i].seq_i)->spec->method;
 }
 
 static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
@@ -133,7 +133,7 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct method_decode *hooks = decode_method(c->e, run_i)->decode;
     if (!hooks || !hooks->see) return;
     const struct method_lane lane = lane_make(
-        c->e, c->r, (struct lane_at){CHOOSER_DECODE, run_i, item_i % n_kv_head, worker_i});
+        c->e, c->r, (struct lane_at){METHOD_SET_DECODE, run_i, item_i % n_kv_head, worker_i});
     hooks->see(&lane);
 }
 
@@ -333,7 +333,7 @@ static struct method_lane decode_lane(const struct choose_call *c, uint32_t item
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head;
     return lane_make(
         c->e, c->r,
-        (struct lane_at){CHOOSER_DECODE, item_i / n_kv_head, item_i % n_kv_head, room_i});
+        (struct lane_at){METHOD_SET_DECODE, item_i / n_kv_head, item_i % n_kv_head, room_i});
 }
 
 static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
@@ -397,7 +397,7 @@ static void choose_spec(const struct choose_call *c, uint32_t spec_i)
     uint32_t n = 0;
     for (uint32_t i = c->lane0; i < c->lane0 + c->n_lane; i++) {
         const uint32_t run_i = i / n_kv_head, seq_i = c->e->batch.run[run_i].seq_i;
-        if (c->e->seqs[seq_i].method_i[CHOOSER_DECODE] != spec_i) continue;
+        if (c->e->seqs[seq_i].method_i[METHOD_SET_DECODE] != spec_i) continue;
         method = decode_method(c->e, run_i);
         d->lane[n] = decode_lane(c, i, n);
         d->item[n] = i;
@@ -488,7 +488,7 @@ static void choose_together(struct choose_call *c, uint32_t lane0, uint32_t n_la
     c->fetches = false;
     c->lane0 = lane0;
     c->n_lane = n_lane;
-    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i);
+    for (uint32_t i = 0; i < c->e->method_set[METHOD_SET_DECODE].specs.n; i++) choose_spec(c, i);
     workers_for(c->e->workers, n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count,
                 c);
 }

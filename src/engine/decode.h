@@ -57,7 +57,7 @@ struct decode {
     bool *attended; /* [n_seq_max, n_kv_head], or NULL: attention reads everything that is listed */
     struct decode_away away;
     struct decode_votes votes;
-    /* [chooser_rooms] lanes in use: struct method_batch, and their numbers in the batch */
+    /* [method_set_rooms] lanes in use: struct method_batch, and their numbers in the batch */
     struct method_lane *lane;
     struct method_pick *pick;
     struct op_lane_result *result;
@@ -66,9 +66,9 @@ struct decode {
     uint32_t *item;
 };
 
-/* Part of chooser_plan, if some method is not dense: lanes, and the rows of the past. */
+/* Part of method_set_plan, if some method is not dense: lanes, and the rows of the past. */
 void decode_plan(sac_engine *e, struct arena *a);
-/* Part of chooser_plan_rooms: masks and lists. */
+/* Part of method_set_plan_rooms: masks and lists. */
 void decode_plan_rooms(sac_engine *e, struct arena *a);
 
 /* The method of a run's sequence. */

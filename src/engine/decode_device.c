@@ -50,7 +50,7 @@ void decode_device_plan(sac_engine *e, struct arena *a)
  * only one place. */
 static bool rests(const sac_engine *e)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
         if (m->has_rest && m->decode->away) return true;
@@ -150,7 +150,7 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const struct method *m = decode_method(e, i / n_kv_head);
         d->lane[i] =
-            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, i / n_kv_head, i % n_kv_head, i});
+            lane_make(e, r, (struct lane_at){METHOD_SET_DECODE, i / n_kv_head, i % n_kv_head, i});
         d->pick[i] = make_pick(e, i, m);
         const bool asked = m->decode && d->lane[i].pos >= PAGE_TOK &&
                            d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
@@ -196,8 +196,8 @@ static void ask_all(sac_engine *e, uint32_t n)
     for (uint32_t i = 0, end; i < n; i = end) {
         const uint32_t *method_i = e->seqs[e->batch.run[i / n_kv_head].seq_i].method_i;
         for (end = i + n_kv_head; end < n; end += n_kv_head)
-            if (e->seqs[e->batch.run[end / n_kv_head].seq_i].method_i[CHOOSER_DECODE] !=
-                method_i[CHOOSER_DECODE])
+            if (e->seqs[e->batch.run[end / n_kv_head].seq_i].method_i[METHOD_SET_DECODE] !=
+                method_i[METHOD_SET_DECODE])
                 break;
         ask(e, i, end - i);
     }
@@ -291,7 +291,7 @@ static void show_run(const sac_engine *e, const struct reading *r, uint32_t run_
     const struct method_decode *hooks = decode_method(e, run_i)->decode;
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head && hooks && hooks->see; h++) {
         const struct method_lane lane =
-            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, run_i, h, 0});
+            lane_make(e, r, (struct lane_at){METHOD_SET_DECODE, run_i, h, 0});
         hooks->see(&lane);
     }
 }

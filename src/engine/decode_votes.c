@@ -19,7 +19,7 @@
 static const struct method_votes *votes_of(const sac_engine *e, uint32_t seq_i)
 {
     const struct method_decode *hooks =
-        chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method->decode;
+        method_set_entry(e, METHOD_SET_DECODE, seq_i)->spec->method->decode;
     return hooks && hooks->away && !e->backend.is_host ? hooks->away->votes : NULL;
 }
 
@@ -33,7 +33,7 @@ size_t decode_votes_bytes(const sac_engine *e, const struct method_spec *spec)
 void decode_votes_plan(sac_engine *e, struct arena *a)
 {
     struct decode_votes *v = &e->decode.votes;
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head;
     v->scratch_bytes = 0;
     for (uint32_t i = 0; i < specs->n; i++)
@@ -51,7 +51,7 @@ static bool is_due(const sac_engine *e, const struct reading *r, uint32_t run_i,
 {
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
         const struct method_lane lane =
-            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, run_i, h, 0});
+            lane_make(e, r, (struct lane_at){METHOD_SET_DECODE, run_i, h, 0});
         if (votes->due(&lane)) return true;
     }
     return false;
@@ -66,7 +66,7 @@ static bool look(sac_engine *e, const struct reading *r, uint32_t run_i,
     const uint32_t n = e->pool.geom.n_kv_head;
     sac_error err;
     for (uint32_t h = 0; h < n; h++) {
-        d->lane[h] = lane_make(e, r, (struct lane_at){CHOOSER_DECODE, run_i, h, h});
+        d->lane[h] = lane_make(e, r, (struct lane_at){METHOD_SET_DECODE, run_i, h, h});
         d->pick[h] = (struct method_pick){0};
     }
     votes->look(&(struct method_batch){.ops = &e->ops,
@@ -99,7 +99,7 @@ static struct method_lane host_lane(const struct learn_call *c, uint32_t kv_head
 {
     const struct decode_votes *v = &c->e->decode.votes;
     struct method_lane lane =
-        lane_make(c->e, c->r, (struct lane_at){CHOOSER_DECODE, c->run_i, kv_head, 0});
+        lane_make(c->e, c->r, (struct lane_at){METHOD_SET_DECODE, c->run_i, kv_head, 0});
     lane.scratch = v->scratch + worker_i * v->scratch_bytes;
     lane.looked = c->looked ? v->looked + kv_head * v->stride : NULL;
     return lane;
@@ -122,7 +122,7 @@ static void settle_head(void *arg, uint32_t h, uint32_t worker_i)
 static void bring_marks(const sac_engine *e, uint32_t seq_i, size_t lane_i,
                         const struct method_marks *m)
 {
-    backend_up(&e->backend, chooser_away(e, CHOOSER_DECODE, seq_i, lane_i), m->word,
+    backend_up(&e->backend, method_set_away(e, METHOD_SET_DECODE, seq_i, lane_i), m->word,
                (m->n_tok + PAGE_TOK - 1) / PAGE_TOK * sizeof *m->word);
 }
 
@@ -133,8 +133,8 @@ static void keep_choice(const struct learn_call *c, uint32_t kv_head)
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const size_t lane_i = (size_t)c->r->layer * e->pool.geom.n_kv_head + kv_head;
     const struct method_marks m =
-        c->votes->marks(&e->shape, seq_params_spec(e, CHOOSER_DECODE, seq_i)->param,
-                        chooser_state(e, CHOOSER_DECODE, seq_i, lane_i));
+        c->votes->marks(&e->shape, seq_params_spec(e, METHOD_SET_DECODE, seq_i)->param,
+                        method_set_state(e, METHOD_SET_DECODE, seq_i, lane_i));
     bring_marks(e, seq_i, lane_i, &m);
     evict_lane(e, c->r, (struct evict_at){c->run_i, kv_head}, m.word, m.n_tok / PAGE_TOK);
 }
@@ -157,12 +157,12 @@ bool decode_votes_learn(sac_engine *e, const struct reading *r, uint32_t run_i)
 
 void decode_votes_show(const sac_engine *e, uint32_t seq_i)
 {
-    const struct chooser *c = &e->chooser[CHOOSER_DECODE];
+    const struct method_set *c = &e->method_set[METHOD_SET_DECODE];
     const struct method_votes *votes = votes_of(e, seq_i);
     for (size_t i = 0; votes && i < c->n_lane; i++) {
         const struct method_marks m =
-            votes->marks(&e->shape, seq_params_spec(e, CHOOSER_DECODE, seq_i)->param,
-                         chooser_state(e, CHOOSER_DECODE, seq_i, i));
+            votes->marks(&e->shape, seq_params_spec(e, METHOD_SET_DECODE, seq_i)->param,
+                         method_set_state(e, METHOD_SET_DECODE, seq_i, i));
         bring_marks(e, seq_i, i, &m);
     }
 }

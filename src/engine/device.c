@@ -63,10 +63,10 @@ static bool counts_heads(const struct method *m)
 
 static sac_status refuse_methods(const sac_engine *e, sac_error *err)
 {
-    static const char *const kind_name[CHOOSER_KINDS] = {"decode", "prefill"};
+    static const char *const kind_name[METHOD_SET_KINDS] = {"decode", "prefill"};
     char what[96];
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
-        const struct method_spec_list *specs = &e->chooser[kind].specs;
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++) {
+        const struct method_spec_list *specs = &e->method_set[kind].specs;
         for (uint32_t i = 0; i < specs->n; i++) {
             const struct method *m = specs->spec[i].method;
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);

@@ -221,7 +221,7 @@ static struct docstore_record make_record(const sac_docs *docs, const sac_engine
 static sac_status make_id(struct docstore_record *r, const sac_docs *docs, const sac_engine *e,
                           const struct filled *f, sac_error *err)
 {
-    const char *prefill = e->chooser[CHOOSER_PREFILL].specs.text[0];
+    const char *prefill = e->method_set[METHOD_SET_PREFILL].specs.text[0];
     const struct digest_piece piece[] = {
         {FORM, strlen(FORM)},
         {&r->scope.model, sizeof r->scope.model},

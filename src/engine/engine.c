@@ -69,7 +69,7 @@ static sac_status check_target(float ms, sac_error *err)
 static uint32_t usual_batch(const sac_engine *e)
 {
     const sac_engine_params *p = &e->params;
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
     const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
     const bool plans_away = names_device(e) && !p->kv_on_host;
@@ -197,7 +197,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     ahead_plan(e, a);
     e->stats.side_bytes = 0;
     side_begin(e);
-    chooser_plan(e, a);
+    method_set_plan(e, a);
     place_plan(e, a);
     evict_plan(e, a);
     compact_plan(e, a);
@@ -287,7 +287,7 @@ sac_status engine_create(sac_engine *e, sac_error *err)
 {
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
-    TRY(chooser_init(e, err));
+    TRY(method_set_init(e, err));
     TRY(repeat_init(e, err));
     if (e->params.n_batch == 0) e->params.n_batch = usual_batch(e);
     if (e->params.n_batch < e->params.n_seq_max) e->params.n_batch = e->params.n_seq_max;
@@ -440,8 +440,8 @@ void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask)
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
                                const sac_sparse *sparse, sac_error *err)
 {
-    const uint32_t method_i[CHOOSER_KINDS] = {
-        [CHOOSER_DECODE] = decode_i, [CHOOSER_PREFILL] = prefill_i};
+    const uint32_t method_i[METHOD_SET_KINDS] = {
+        [METHOD_SET_DECODE] = decode_i, [METHOD_SET_PREFILL] = prefill_i};
     return seq_params_check(e, method_i, sparse, err);
 }
 

@@ -9,11 +9,11 @@
 #include "engine/admit.h"
 #include "engine/ahead.h"
 #include "engine/attend.h"
-#include "engine/chooser.h"
 #include "engine/compact.h"
 #include "engine/decode.h"
 #include "engine/evict.h"
 #include "engine/logits.h"
+#include "engine/method_set.h"
 #include "engine/model.h"
 #include "engine/pace.h"
 #include "engine/past.h"
@@ -45,9 +45,9 @@ struct resident;
 struct seq {
     bool alive;
     uint32_t n_done, n_all;
-    uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
-    struct seq_params params;         /* settings that differ from the engine's */
-    uint32_t n_top;                   /* largest logits that its rows return; 0: all logits */
+    uint32_t method_i[METHOD_SET_KINDS]; /* methods of its decode rows and of its prompt rows */
+    struct seq_params params;            /* settings that differ from the engine's */
+    uint32_t n_top;                      /* largest logits that its rows return; 0: all logits */
     /* Only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
     const uint64_t *mask;
     uint32_t n_queued;       /* its prompt rows that the last sched_pick could have taken */
@@ -107,8 +107,8 @@ struct sac_engine {
     struct batch batch;
     struct ahead ahead;
     struct logits logits;
-    struct method_shape shape;             /* what methods are told about model and engine */
-    struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */
+    struct method_shape shape; /* what methods are told about model and engine */
+    struct method_set method_set[METHOD_SET_KINDS]; /* by enum method_set_kind */
     struct decode decode;
     struct prefill prefill;
     struct past past;

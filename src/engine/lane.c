@@ -47,10 +47,10 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
 
 struct method_lane lane_make(const sac_engine *e, const struct reading *r, struct lane_at at)
 {
-    const struct chooser *c = &e->chooser[at.kind];
+    const struct method_set *c = &e->method_set[at.kind];
     const uint32_t seq_i = e->batch.run[at.run_i].seq_i;
-    const struct chooser_method *m = chooser_method(e, at.kind, seq_i);
-    const bool decodes = at.kind == CHOOSER_DECODE;
+    const struct method_set_entry *m = method_set_entry(e, at.kind, seq_i);
+    const bool decodes = at.kind == METHOD_SET_DECODE;
     assert(at.run_i < r->n_run && at.kv_head < e->pool.geom.n_kv_head);
     const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
     struct method_lane lane = view(e, r, at.run_i, at.kv_head);
@@ -60,9 +60,9 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     lane.sparse_min_ctx = seq_params_min_ctx(e, seq_i);
     lane.side = side_base(&e->side, m->side);
     lane.side_stride = m->side.bytes;
-    lane.layer_state = chooser_state(e, at.kind, seq_i, lane0);
-    lane.state = chooser_state(e, at.kind, seq_i, lane0 + at.kv_head);
-    lane.away = chooser_away(e, at.kind, seq_i, lane0 + at.kv_head);
+    lane.layer_state = method_set_state(e, at.kind, seq_i, lane0);
+    lane.state = method_set_state(e, at.kind, seq_i, lane0 + at.kv_head);
+    lane.away = method_set_away(e, at.kind, seq_i, lane0 + at.kv_head);
     lane.state_stride = c->state_stride;
     lane.scratch = c->worker + at.room_i * c->worker_bytes;
     if (decodes && m->spec->method->decode) lane.family = m->spec->method->decode->family;

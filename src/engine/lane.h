@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 
 struct lane_at {
-    enum chooser_kind kind; /* of the method for which the lane is made */
+    enum method_set_kind kind; /* of the method for which the lane is made */
     uint32_t run_i, kv_head;
     uint32_t room_i; /* number of the scratch: a worker's, or a lane's if these are fewer */
 };

@@ -124,7 +124,7 @@ uint32_t pace_rows(const sac_engine *e, uint32_t seq_i)
 {
     assert(e->params.tbt_target_ms > 0 && e->batch.n_decode > 0);
     const struct pace *p = &e->pace;
-    const struct pace_line *line = &p->line[e->seqs[seq_i].method_i[CHOOSER_PREFILL]];
+    const struct pace_line *line = &p->line[e->seqs[seq_i].method_i[METHOD_SET_PREFILL]];
     const uint32_t depth = e->seqs[seq_i].n_done;
     const double factor = factor_of(p),
                  step_us = target_us(e) / factor - p->decode_us - FIXED_ROWS * line->us[0],
@@ -228,7 +228,7 @@ static void note_prompt(sac_engine *e, double us)
     struct pace *p = &e->pace;
     const struct batch *b = &e->batch;
     const struct batch_run *first = &b->run[b->n_decode];
-    struct pace_line *line = &p->line[e->seqs[first->seq_i].method_i[CHOOSER_PREFILL]];
+    struct pace_line *line = &p->line[e->seqs[first->seq_i].method_i[METHOD_SET_PREFILL]];
     const double n = b->n_row - b->n_decode;
     double n_tok = 0;
     for (uint32_t i = b->n_decode; i < b->n_run; i++)

@@ -64,7 +64,8 @@ static void load(sac_engine *e, uint32_t i)
     e->ops = p->backend.ops;
     e->weights = p->weights;
     e->scratch = p->scratch;
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) e->chooser[kind].worker = r->worker[kind];
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
+        e->method_set[kind].worker = r->worker[kind];
     e->decode.mask = r->mask;
     e->decode.page = r->page;
     e->decode.tok = r->tok;
@@ -159,8 +160,8 @@ static void keep(sac_engine *e)
                                     .prefill = e->prefill.away.rooms,
                                     .side = e->side.data,
                                     .n_side_page = e->side.n_page};
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
-        p->rooms.worker[kind] = e->chooser[kind].worker;
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
+        p->rooms.worker[kind] = e->method_set[kind].worker;
 }
 
 void place_plan(sac_engine *e, struct arena *a)
@@ -170,7 +171,7 @@ void place_plan(sac_engine *e, struct arena *a)
         load(e, i);
         a->device = e->backend.is_host ? NULL : &e->place[i].arena;
         plan_scratch(e, a);
-        if (attends_here(e)) chooser_plan_rooms(e, a);
+        if (attends_here(e)) method_set_plan_rooms(e, a);
         if (attends_here(e)) side_plan(e, a);
         if (i == place_of_output(e)) logits_plan(e, a);
         keep(e);

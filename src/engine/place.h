@@ -16,7 +16,7 @@
 #ifndef SAC_ENGINE_PLACE_H
 #define SAC_ENGINE_PLACE_H
 
-#include "engine/chooser.h"
+#include "engine/method_set.h"
 #include "engine/moe.h"
 #include "engine/prefill.h"
 #include "kv/pool.h"
@@ -50,8 +50,8 @@ struct scratch {
 
 /* Scratch of methods, in the backend's memory. */
 struct place_rooms {
-    uint8_t *worker[CHOOSER_KINDS]; /* as in struct chooser */
-    uint32_t *mask, *page, *tok;    /* as in struct decode, like the next ones */
+    uint8_t *worker[METHOD_SET_KINDS]; /* as in struct method_set */
+    uint32_t *mask, *page, *tok;       /* as in struct decode, like the next ones */
     float *logw;
     struct op_lane_result *result;
     struct attn_count *made;

@@ -29,7 +29,7 @@
 uint32_t prefill_init(sac_engine *e)
 {
     const uint32_t n = e->params.n_batch;
-    if (e->chooser[CHOOSER_PREFILL].specs.is_dense) return n;
+    if (e->method_set[METHOD_SET_PREFILL].specs.is_dense) return n;
     e->prefill.chunk_tok = n > TILE_TOK ? n / TILE_TOK * TILE_TOK : n;
     return n + e->params.n_seq_max - 1;
 }
@@ -38,7 +38,7 @@ uint32_t prefill_init(sac_engine *e)
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_row = e->batch.n_row_max;
     size_t list_max = 0;
     f->lane_bytes = 0;
@@ -104,12 +104,12 @@ void prefill_plan(sac_engine *e, struct arena *a)
 
 const void *prefill_table(const sac_engine *e, uint32_t seq_i)
 {
-    return e->prefill.method[e->seqs[seq_i].method_i[CHOOSER_PREFILL]].table;
+    return e->prefill.method[e->seqs[seq_i].method_i[METHOD_SET_PREFILL]].table;
 }
 
 sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_spec *spec = &specs->spec[i];
         void *table = e->prefill.method[i].table;
@@ -130,7 +130,7 @@ sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **out_text,
                                 sac_error *err)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     struct strbuf text = {0};
     if (prefill_i >= specs->n)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
@@ -151,7 +151,7 @@ sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **
 
 static const struct method *seq_method(const sac_engine *e, uint32_t seq_i)
 {
-    return chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method;
+    return method_set_entry(e, METHOD_SET_PREFILL, seq_i)->spec->method;
 }
 
 uint32_t prefill_chunk(const sac_engine *e, uint32_t seq_i, uint32_t n)
@@ -179,7 +179,7 @@ struct plan prefill_shape(const sac_engine *e, uint32_t run_i)
 {
     const struct batch_run *run = &e->batch.run[run_i];
     const struct seq *s = &e->seqs[run->seq_i];
-    const struct prefill_method *m = &e->prefill.method[s->method_i[CHOOSER_PREFILL]];
+    const struct prefill_method *m = &e->prefill.method[s->method_i[METHOD_SET_PREFILL]];
     const uint32_t end = run->pos0 + run->n_row, tile0 = run->pos0 / m->tile_tok;
     const uint32_t last = (end - 1) / m->tile_tok;
     return (struct plan){.pos = run->pos0,
@@ -267,7 +267,7 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct method_prefill *hooks = run_hooks(c);
     struct plan *p = &e->prefill.part[item_i];
     struct method_lane lane =
-        lane_make(e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, worker_i});
+        lane_make(e, c->r, (struct lane_at){METHOD_SET_PREFILL, c->run_i, kv_head, worker_i});
     *p = make_plan(c, kv_head);
     if (c->n_cut > 1) {
         *p = cut_plan(p, item_i % c->n_cut);
@@ -275,8 +275,8 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
     }
     open_plan(c, &lane, p);
     if (p->dense == PLAN_SPARSE && e->params.learn)
-        learn_lane(&lane, hooks, e->prefill.method[e->seqs[seq_i].method_i[CHOOSER_PREFILL]].table,
-                   p);
+        learn_lane(&lane, hooks,
+                   e->prefill.method[e->seqs[seq_i].method_i[METHOD_SET_PREFILL]].table, p);
     else if (p->dense == PLAN_SPARSE)
         hooks->plan(&lane, p);
     close_plan(p, lane.sparse_min_ctx);
@@ -307,7 +307,7 @@ static uint32_t count_cuts(const struct plan_call *c)
     const struct plan p = make_plan(c, 0);
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const bool apart = hooks->any_chunk && !hooks->needs_past_zero && !e->params.learn &&
-                       chooser_method(e, CHOOSER_PREFILL, seq_i)->state_bytes == 0 &&
+                       method_set_entry(e, METHOD_SET_PREFILL, seq_i)->state_bytes == 0 &&
                        workers_count(e->workers) > e->pool.geom.n_kv_head;
     assert(p.n_tile <= e->prefill.tile_max);
     return apart ? p.n_tile : 1;
@@ -328,7 +328,7 @@ static void open_lane(const struct plan_call *c, uint32_t kv_head)
     struct prefill *f = &c->e->prefill;
     struct plan *p = &f->plan[kv_head];
     f->lane[kv_head] =
-        lane_make(c->e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, 0});
+        lane_make(c->e, c->r, (struct lane_at){METHOD_SET_PREFILL, c->run_i, kv_head, 0});
     f->lane[kv_head].scratch = f->lane_room + kv_head * f->lane_bytes;
     *p = make_plan(c, kv_head);
     memset(p->list_dense, PLAN_SPARSE, (size_t)p->n_tile * p->n_part);
@@ -362,7 +362,7 @@ static void plan_together(struct plan_call *c)
 {
     sac_engine *e = c->e;
     struct prefill *f = &e->prefill;
-    const struct chooser *room = &e->chooser[CHOOSER_PREFILL];
+    const struct method_set *room = &e->method_set[METHOD_SET_PREFILL];
     const uint32_t n_head = e->pool.geom.n_kv_head;
     assert(!run_hooks(c)->table);
     for (uint32_t h = 0; h < n_head; h++) open_lane(c, h);

@@ -62,7 +62,7 @@ struct prefill_away {
 };
 
 struct prefill {
-    struct prefill_method method[SAC_METHODS_MAX]; /* as in e->chooser */
+    struct prefill_method method[SAC_METHODS_MAX]; /* as in e->method_set */
     uint32_t chunk_tok;  /* chunks end at its multiples, whatever else is in the batch */
     size_t mask_words;   /* of one lane */
     uint32_t *mask;      /* [n_kv_head][mask_words] */
@@ -89,7 +89,7 @@ struct prefill {
 /* Determines the length of chunks; returns the rows that a step may need for them, in addition to
  * one decode row of every other sequence. */
 uint32_t prefill_init(sac_engine *e);
-/* Part of chooser_plan, if some method is not dense: tables, masks and lists. */
+/* Part of method_set_plan, if some method is not dense: tables, masks and lists. */
 void prefill_plan(sac_engine *e, struct arena *a);
 
 /* The table of heads of a sequence's method, or NULL. */

@@ -259,11 +259,12 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
     struct prefill_step *s = &e->prefill.away.step[w->n_step];
     const uint32_t seq_i = e->batch.run[run_i].seq_i;
     const struct method_prefill *hooks =
-        chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill;
+        method_set_entry(e, METHOD_SET_PREFILL, seq_i)->spec->method->prefill;
     const struct plan p = prefill_shape(e, run_i);
     const uint32_t n_list = p.n_tile * e->pool.geom.n_kv_head * p.n_part,
                    first = s->first[s->n_plan];
-    struct away_run run = {.lane = lane_make(e, r, (struct lane_at){CHOOSER_PREFILL, run_i, 0, 0}),
+    struct away_run run = {.lane =
+                               lane_make(e, r, (struct lane_at){METHOD_SET_PREFILL, run_i, 0, 0}),
                            .plan = p,
                            .layer = r->layer,
                            .n_tok = p.end + p.n_after,

@@ -26,14 +26,14 @@ static const char *const instruction[2] = {
 
 static const struct method_decode *hooks_of(const sac_engine *e, uint32_t seq_i)
 {
-    return chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method->decode;
+    return method_set_entry(e, METHOD_SET_DECODE, seq_i)->spec->method->decode;
 }
 
 /* ---- Memory ---- */
 
 sac_status repeat_init(sac_engine *e, sac_error *err)
 {
-    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     struct repeat *r = &e->repeat;
     uint32_t n_chunk = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
@@ -89,12 +89,12 @@ bool repeat_is_due(const sac_engine *e, uint32_t seq_i)
     if (!hooks || !hooks->repeat || s->n_done + 1 < seq_params_min_ctx(e, seq_i)) return false;
     while (layer < c->n_layer && config_layer_is_local(c, layer)) layer++;
     if (layer == c->n_layer) return false;
-    const void *param = seq_params_spec(e, CHOOSER_DECODE, seq_i)->param;
+    const void *param = seq_params_spec(e, METHOD_SET_DECODE, seq_i)->param;
     return s->n_done > hooks->repeat(param).first &&
-           hooks->repeat_due(
-               &e->shape, param,
-               chooser_state(e, CHOOSER_DECODE, seq_i, (size_t)layer * e->pool.geom.n_kv_head),
-               s->n_done);
+           hooks->repeat_due(&e->shape, param,
+                             method_set_state(e, METHOD_SET_DECODE, seq_i,
+                                              (size_t)layer * e->pool.geom.n_kv_head),
+                             s->n_done);
 }
 
 /* Inserts instruction and piece after the sequence's computed tokens and before its pending ones.
@@ -142,7 +142,7 @@ static sac_status run_pieces(sac_engine *e, sac_error *err)
     struct repeat *r = &e->repeat;
     const uint32_t n = r->now.n_tok;
     const struct method_repeat how =
-        hooks_of(e, r->seq_i)->repeat(seq_params_spec(e, CHOOSER_DECODE, r->seq_i)->param);
+        hooks_of(e, r->seq_i)->repeat(seq_params_spec(e, METHOD_SET_DECODE, r->seq_i)->param);
     for (uint32_t begin = how.first; begin < n; begin = r->now.end) {
         r->now.begin = begin;
         r->now.end = n - begin < how.n_chunk ? n : begin + how.n_chunk;

@@ -20,7 +20,7 @@ struct repeat {
     struct method_repeated now; /* its current piece; n_tok is 0: there is none */
 };
 
-/* Extends the context of an engine by what its methods need. After chooser_init. */
+/* Extends the context of an engine by what its methods need. After method_set_init. */
 sac_status repeat_init(sac_engine *e, sac_error *err);
 void repeat_deinit(sac_engine *e);
 /* Part of plan_memory. */

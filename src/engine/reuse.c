@@ -206,7 +206,8 @@ static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
     struct reuse_seq *r = &s->reuse;
     sac_reuse_end why;
     if (!e->reuse.on) return SAC_REUSE_OFF;
-    if (chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill) return SAC_REUSE_METHOD;
+    if (method_set_entry(e, METHOD_SET_PREFILL, seq_i)->spec->method->prefill)
+        return SAC_REUSE_METHOD;
     if (s->has_gaps || r->n_pure != s->n_done || r->n_page * PAGE_TOK != s->n_done)
         return SAC_REUSE_PAST;
     const uint32_t end = s->n_done + count_takeable(e, s, &why);
@@ -251,7 +252,7 @@ void reuse_keep(sac_engine *e)
         if (repeat_of(&e->repeat, run->seq_i)) continue;
         if (s->broken) continue; /* what it has computed since does not match its tokens */
         const bool is_dense =
-            !chooser_method(e, CHOOSER_PREFILL, run->seq_i)->spec->method->prefill;
+            !method_set_entry(e, METHOD_SET_PREFILL, run->seq_i)->spec->method->prefill;
         if (is_dense && !s->has_gaps && s->reuse.n_pure == run->pos0) s->reuse.n_pure += run->n_row;
         while (!s->has_gaps && (s->reuse.n_page + 1) * PAGE_TOK <= s->reuse.n_pure &&
                keep_page(e, run->seq_i))

@@ -197,7 +197,7 @@ static void close_last(sac_engine *e, uint32_t seq_i)
 static sac_status check_segments(sac_engine *e, sac_seq to, const struct segment_source *from,
                                  sac_error *err)
 {
-    const struct method *m = chooser_method(e, CHOOSER_DECODE, to)->spec->method;
+    const struct method *m = method_set_entry(e, METHOD_SET_DECODE, to)->spec->method;
     const int64_t limit = OFFSET_MAX / 2; /* the source's own offset may be added */
     if (from->offset > limit || from->offset < -limit)
         return error_set(err, SAC_ERR_ARG, "an offset of %d is not within %lld positions",
@@ -205,7 +205,8 @@ static sac_status check_segments(sac_engine *e, sac_seq to, const struct segment
     if (e->segments.n[to] + 1 + walk_source(e, to, from, NULL) > SEGMENT_MAX)
         return error_set(err, SAC_ERR_CONTEXT, "sequence %u would have more than %u segments", to,
                          SEGMENT_MAX);
-    if (from->offset != 0 || e->segments.n[from->seq] > 0) return chooser_meets_segments(e, m, err);
+    if (from->offset != 0 || e->segments.n[from->seq] > 0)
+        return method_set_meets_segments(e, m, err);
     return SAC_OK;
 }
 
@@ -229,6 +230,6 @@ sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source
     dst->n_done = dst->n_all = dst->n_done + from->n_tok;
     assert(dst->n_all <= e->params.n_ctx);
     segment_cut(e, to, dst->n_done / PAGE_TOK); /* a last segment with offset 0 is not stored */
-    chooser_jump(e, to);
+    method_set_jump(e, to);
     return SAC_OK;
 }

@@ -20,7 +20,7 @@ static sac_status create_one(sac_engine *e, sac_seq *out, sac_error *err)
         *s = (struct seq){.alive = true, .tok = s->tok, .flags = s->flags};
         segment_reset(e, i);
         reuse_reset(e, i);
-        chooser_reset(e, i);
+        method_set_reset(e, i);
         *out = i;
         return SAC_OK;
     }
@@ -52,7 +52,7 @@ static sac_status fork_one(sac_engine *e, sac_seq src, sac_seq *out, sac_error *
     pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
     segment_fork(e, *out, src);
     reuse_fork(e, *out, src);
-    chooser_fork(e, *out, src);
+    method_set_fork(e, *out, src);
     return SAC_OK;
 }
 
@@ -92,7 +92,7 @@ static sac_status cut(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
         return engine_check_whole(s, id, err);
     }
     segment_cut(e, id, n_tok / PAGE_TOK);
-    chooser_cut(e, id, n_tok);
+    method_set_cut(e, id, n_tok);
     s->n_done = n_tok;
     reuse_cut(e, id, n_old);
     return SAC_OK;

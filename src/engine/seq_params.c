@@ -37,16 +37,16 @@ static sac_status append(char text[METHOD_SPEC_BYTES], const char *key, const ch
 }
 
 /* Whether the memory that was planned for `m` is enough for its method with the settings `own`. */
-static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
-                               const struct chooser_method *m, const struct method_spec *own,
+static sac_status check_memory(const sac_engine *e, enum method_set_kind kind,
+                               const struct method_set_entry *m, const struct method_spec *own,
                                sac_error *err)
 {
-    const struct chooser_hooks *h = &m->hooks;
+    const struct method_set_hooks *h = &m->hooks;
     const struct method_decode *d = own->method->decode;
     const uint32_t n_past = d && d->past_rows ? d->past_rows(&e->shape, own->param) : 0;
     if (method_hook_bytes(h->state_bytes, &e->shape, own->param) <= m->state_bytes &&
         method_hook_bytes(h->side_bytes, &e->shape, own->param) == m->side.bytes &&
-        chooser_scratch_bytes(e, m, own->param) <= e->chooser[kind].worker_bytes &&
+        method_set_scratch_bytes(e, m, own->param) <= e->method_set[kind].worker_bytes &&
         decode_votes_bytes(e, own) <= e->decode.votes.scratch_bytes && n_past <= e->past.n_slot)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
@@ -55,10 +55,10 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
 }
 
 /* Makes the specification of one kind's method. */
-static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t method_i,
+static sac_status make(const sac_engine *e, enum method_set_kind kind, uint32_t method_i,
                        const sac_sparse *sparse, struct seq_params *out, sac_error *err)
 {
-    const struct chooser_method *m = &e->chooser[kind].method[method_i];
+    const struct method_set_entry *m = &e->method_set[kind].method[method_i];
     const struct method *method = m->spec->method;
     char text[METHOD_SPEC_BYTES], mass[32];
     memcpy(text, m->spec->text, sizeof text);
@@ -72,19 +72,20 @@ static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t met
     return check_memory(e, kind, m, &out->own[kind], err);
 }
 
-static sac_status check_key(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+static sac_status check_key(const sac_engine *e, const uint32_t method_i[METHOD_SET_KINDS],
                             const char *key, sac_error *err)
 {
-    const struct method *m[CHOOSER_KINDS];
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
-        m[kind] = e->chooser[kind].method[method_i[kind]].spec->method;
-    if (has_param(m[CHOOSER_DECODE], key) || has_param(m[CHOOSER_PREFILL], key)) return SAC_OK;
+    const struct method *m[METHOD_SET_KINDS];
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
+        m[kind] = e->method_set[kind].method[method_i[kind]].spec->method;
+    if (has_param(m[METHOD_SET_DECODE], key) || has_param(m[METHOD_SET_PREFILL], key))
+        return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
                      "%s: neither decode method '%s' nor prefill method '%s' has such a parameter",
-                     key, m[CHOOSER_DECODE]->name, m[CHOOSER_PREFILL]->name);
+                     key, m[METHOD_SET_DECODE]->name, m[METHOD_SET_PREFILL]->name);
 }
 
-static sac_status make_params(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+static sac_status make_params(const sac_engine *e, const uint32_t method_i[METHOD_SET_KINDS],
                               const sac_sparse *sparse, struct seq_params *out, sac_error *err)
 {
     *out = (struct seq_params){.min_ctx = sparse->dense ? UINT32_MAX : sparse->min_ctx};
@@ -93,24 +94,24 @@ static sac_status make_params(const sac_engine *e, const uint32_t method_i[CHOOS
                          sparse->budget);
     if (sparse->mass != 0) TRY(check_key(e, method_i, "mass", err));
     if (sparse->budget) TRY(check_key(e, method_i, "budget", err));
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
-        TRY(make(e, (enum chooser_kind)kind, method_i[kind], sparse, out, err));
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
+        TRY(make(e, (enum method_set_kind)kind, method_i[kind], sparse, out, err));
     return SAC_OK;
 }
 
-sac_status seq_params_check(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+sac_status seq_params_check(const sac_engine *e, const uint32_t method_i[METHOD_SET_KINDS],
                             const sac_sparse *sparse, sac_error *err)
 {
     struct seq_params params;
     return make_params(e, method_i, sparse, &params, err);
 }
 
-const struct method_spec *seq_params_spec(const sac_engine *e, enum chooser_kind kind,
+const struct method_spec *seq_params_spec(const sac_engine *e, enum method_set_kind kind,
                                           uint32_t seq_i)
 {
     assert(seq_i < e->params.n_seq_max);
     const struct seq_params *d = &e->seqs[seq_i].params;
-    return d->has_own[kind] ? &d->own[kind] : chooser_method(e, kind, seq_i)->spec;
+    return d->has_own[kind] ? &d->own[kind] : method_set_entry(e, kind, seq_i)->spec;
 }
 
 uint32_t seq_params_min_ctx(const sac_engine *e, uint32_t seq_i)
@@ -123,23 +124,23 @@ static sac_status use_one(sac_engine *e, sac_seq id, const sac_sparse *sparse, s
 {
     struct seq *s = engine_seq(e, id, err);
     struct seq_params params;
-    bool differs[CHOOSER_KINDS];
+    bool differs[METHOD_SET_KINDS];
     if (!s) return SAC_ERR_NOT_FOUND;
     TRY(make_params(e, s->method_i, sparse, &params, err));
-    for (int i = 0; i < CHOOSER_KINDS; i++) {
-        const enum chooser_kind kind = (enum chooser_kind)i;
+    for (int i = 0; i < METHOD_SET_KINDS; i++) {
+        const enum method_set_kind kind = (enum method_set_kind)i;
         const struct method_spec *now = seq_params_spec(e, kind, id);
         const struct method_spec *next =
-            params.has_own[i] ? &params.own[i] : chooser_method(e, kind, id)->spec;
+            params.has_own[i] ? &params.own[i] : method_set_entry(e, kind, id)->spec;
         differs[i] = strcmp(now->text, next->text) != 0;
-        if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps && now->method->evicts)
+        if (differs[i] && kind == METHOD_SET_DECODE && s->has_gaps && now->method->evicts)
             return error_set(err, SAC_ERR_ARG,
                              "sequence %u cannot change to decode method %s: %s has dropped tokens",
                              id, next->text, now->text);
     }
     s->params = params;
-    for (int i = 0; i < CHOOSER_KINDS; i++)
-        if (differs[i]) chooser_forget(e, (enum chooser_kind)i, id);
+    for (int i = 0; i < METHOD_SET_KINDS; i++)
+        if (differs[i]) method_set_forget(e, (enum method_set_kind)i, id);
     return SAC_OK;
 }
 

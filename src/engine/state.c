@@ -74,17 +74,18 @@ static sac_status walk_past(struct stream *s, const struct image *im)
 
 static sac_status walk_state(struct stream *s, const struct image *im)
 {
-    for (int i = 0; i < CHOOSER_KINDS; i++) {
-        const enum chooser_kind kind = (enum chooser_kind)i;
+    for (int i = 0; i < METHOD_SET_KINDS; i++) {
+        const enum method_set_kind kind = (enum method_set_kind)i;
         const size_t bytes = im->head.state_bytes[kind];
-        const struct chooser_method *m = chooser_method(im->e, kind, im->seq_i);
+        const struct method_set_entry *m = method_set_entry(im->e, kind, im->seq_i);
         const size_t n_head = im->keeps[kind] ? m->head_bytes : bytes, n_away = bytes - n_head;
-        for (size_t lane = 0; lane < im->e->chooser[kind].n_lane && bytes; lane++) {
+        for (size_t lane = 0; lane < im->e->method_set[kind].n_lane && bytes; lane++) {
             TRY(state_transfer(
-                s, im->keeps[kind] ? chooser_state(im->e, kind, im->seq_i, lane) : NULL, n_head));
+                s, im->keeps[kind] ? method_set_state(im->e, kind, im->seq_i, lane) : NULL,
+                n_head));
             if (n_away > 0)
                 TRY(state_transfer_away(
-                    s, im->e, chooser_away(im->e, kind, im->seq_i, lane) + n_head, n_away));
+                    s, im->e, method_set_away(im->e, kind, im->seq_i, lane) + n_head, n_away));
         }
     }
     return SAC_OK;
@@ -141,10 +142,10 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
                      .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
                      .has_gaps = s->has_gaps,
                      .n_segment = e->segments.n[seq_i]};
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
-        const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++) {
+        const struct method_set_entry *m = method_set_entry(e, (enum method_set_kind)kind, seq_i);
         h.state_bytes[kind] = m->state_bytes;
-        memcpy(h.method[kind], seq_params_spec(e, (enum chooser_kind)kind, seq_i)->text,
+        memcpy(h.method[kind], seq_params_spec(e, (enum method_set_kind)kind, seq_i)->text,
                METHOD_SPEC_BYTES);
     }
     state_start_head(&h);
@@ -284,20 +285,20 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
 /* A method other than that of the state begins with what the sequence provides. */
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
-    const struct method_spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
+    const struct method_spec *first = &im->e->method_set[METHOD_SET_DECODE].specs.spec[0];
     const struct method_decode *hooks = first->method->decode;
     if (im->head.has_gaps)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks tokens that decode method %s has dropped: no other method can "
                          "go on with it",
-                         s->name, im->head.method[CHOOSER_DECODE]);
+                         s->name, im->head.method[METHOD_SET_DECODE]);
     const uint32_t wanted =
         hooks && hooks->past_rows ? hooks->past_rows(&im->e->shape, first->param) : 0;
     if (im->head.n_past < im->head.n_tok && im->head.n_past < wanted)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s comes from decode method %s and holds the queries of %u rows: %s "
                          "learns from %u%s",
-                         s->name, im->head.method[CHOOSER_DECODE], im->head.n_past, first->text,
+                         s->name, im->head.method[METHOD_SET_DECODE], im->head.n_past, first->text,
                          wanted, s->file ? ", save it with that method" : "");
     return SAC_OK;
 }
@@ -307,24 +308,25 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
     const sac_engine *e = im->e;
     struct seq *seq = &e->seqs[im->seq_i];
     if (im->is_parked) {
-        im->keeps[CHOOSER_DECODE] = im->keeps[CHOOSER_PREFILL] = true;
+        im->keeps[METHOD_SET_DECODE] = im->keeps[METHOD_SET_PREFILL] = true;
         return SAC_OK;
     }
     if (im->only_pages) return im->head.has_gaps ? state_damaged(s, "it lacks pages") : SAC_OK;
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
-        const uint32_t i = find_spec(&e->chooser[kind].specs, im->head.method[kind]);
-        im->keeps[kind] = i < e->chooser[kind].specs.n;
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++) {
+        const uint32_t i = find_spec(&e->method_set[kind].specs, im->head.method[kind]);
+        im->keeps[kind] = i < e->method_set[kind].specs.n;
         seq->method_i[kind] = im->keeps[kind] ? i : 0;
     }
-    if (!im->keeps[CHOOSER_DECODE]) TRY(check_start(s, im));
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+    if (!im->keeps[METHOD_SET_DECODE]) TRY(check_start(s, im));
+    for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
         if (im->keeps[kind])
-            TRY(check_state(s, im, im->head.method[kind], im->head.state_bytes[kind],
-                            chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
-    const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
-    if (im->head.n_segment > 0) TRY(chooser_meets_segments(e, m->spec->method, s->err));
+            TRY(check_state(
+                s, im, im->head.method[kind], im->head.state_bytes[kind],
+                method_set_entry(e, (enum method_set_kind)kind, im->seq_i)->state_bytes));
+    const struct method_set_entry *m = method_set_entry(e, METHOD_SET_DECODE, im->seq_i);
+    if (im->head.n_segment > 0) TRY(method_set_meets_segments(e, m->spec->method, s->err));
     const bool was_joined = im->head.has_gaps && !m->spec->method->evicts;
-    if (was_joined) TRY(chooser_meets_documents(e, m->spec->method, s->err));
+    if (was_joined) TRY(method_set_meets_documents(e, m->spec->method, s->err));
     if (was_joined && !e->params.compose)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks pages that were not kept when it was joined from documents: it "
@@ -338,22 +340,22 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
 }
 
 /* Whether the loaded state of the method of this kind is valid. */
-static bool is_sound(const struct image *im, enum chooser_kind kind)
+static bool is_sound(const struct image *im, enum method_set_kind kind)
 {
     const sac_engine *e = im->e;
     const struct head *h = &im->head;
-    const struct chooser_method *m = chooser_method(e, kind, im->seq_i);
-    for (size_t i = 0; i < e->chooser[kind].n_lane && im->keeps[kind] && m->state_bytes; i++) {
+    const struct method_set_entry *m = method_set_entry(e, kind, im->seq_i);
+    for (size_t i = 0; i < e->method_set[kind].n_lane && im->keeps[kind] && m->state_bytes; i++) {
         const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(i / h->n_kv_head)) +
                               i % h->n_kv_head * e->pool.max_page;
         if (!m->hooks.sound(&(struct method_loaded){
                 .shape = &e->shape,
                 .param = seq_params_spec(e, kind, im->seq_i)->param,
-                .state = chooser_state(e, kind, im->seq_i, i),
-                .n_tok = kind == CHOOSER_DECODE
+                .state = method_set_state(e, kind, im->seq_i, i),
+                .n_tok = kind == METHOD_SET_DECODE
                              ? compact_tokens(e, im->seq_i, (uint32_t)(i / h->n_kv_head), h->n_tok)
                              : h->n_tok,
-                .page = kind == CHOOSER_DECODE ? page : NULL}))
+                .page = kind == METHOD_SET_DECODE ? page : NULL}))
             return false;
     }
     return true;
@@ -388,9 +390,9 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
     if (!gaps_are_possible(im)) return state_damaged(s, "pages are missing where none can be");
     if (engine_check_tokens(e, e->seqs[im->seq_i].tok, im->head.n_tok, NULL) != SAC_OK)
         return state_damaged(s, "it holds tokens that the model does not have");
-    if (!is_sound(im, CHOOSER_DECODE))
+    if (!is_sound(im, METHOD_SET_DECODE))
         return state_damaged(s, "what its decode method had learnt makes no sense");
-    if (!is_sound(im, CHOOSER_PREFILL))
+    if (!is_sound(im, METHOD_SET_PREFILL))
         return state_damaged(s, "what its prefill method had learnt makes no sense");
     return SAC_OK;
 }

@@ -22,7 +22,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
 _Static_assert(sizeof(struct segment) == 8, "none here either");
-_Static_assert(sizeof(struct head) == 120 + CHOOSER_KINDS * METHOD_SPEC_BYTES,
+_Static_assert(sizeof(struct head) == 120 + METHOD_SET_KINDS * METHOD_SPEC_BYTES,
                "no padding, which would be written");
 
 sac_status state_damaged(const struct stream *s, const char *what)
@@ -190,8 +190,8 @@ sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *
                             .type_k = (sac_kv_type)h.type_k,
                             .type_v = (sac_kv_type)h.type_v,
                             .bytes = h.bytes};
-    memcpy(out->decode, h.method[CHOOSER_DECODE], sizeof out->decode);
-    memcpy(out->prefill, h.method[CHOOSER_PREFILL], sizeof out->prefill);
+    memcpy(out->decode, h.method[METHOD_SET_DECODE], sizeof out->decode);
+    memcpy(out->prefill, h.method[METHOD_SET_PREFILL], sizeof out->prefill);
     return SAC_OK;
 }
 

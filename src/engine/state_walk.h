@@ -17,10 +17,10 @@ struct head {
     uint32_t n_layer, n_kv_head, head_dim, group;
     uint32_t type_k, type_v;
     uint32_t n_ctx, n_tok;
-    uint32_t n_past;                     /* number of last rows whose queries follow */
-    uint32_t has_gaps;                   /* a byte before each page says whether it exists */
-    uint64_t state_bytes[CHOOSER_KINDS]; /* bytes of a lane's state */
-    char method[CHOOSER_KINDS][METHOD_SPEC_BYTES];
+    uint32_t n_past;                        /* number of last rows whose queries follow */
+    uint32_t has_gaps;                      /* a byte before each page says whether it exists */
+    uint64_t state_bytes[METHOD_SET_KINDS]; /* bytes of a lane's state */
+    char method[METHOD_SET_KINDS][METHOD_SPEC_BYTES];
     uint64_t n_segment;
     uint64_t n_page, page_at; /* existing pages; where they begin, after the rest */
     uint64_t check;           /* checksum of the above */
@@ -45,11 +45,11 @@ struct image {
     sac_engine *e;
     uint32_t seq_i;
     struct head head;
-    bool keeps[CHOOSER_KINDS]; /* whether the state of methods is saved, or loaded */
-    bool only_pages;           /* nothing is appended, so methods need no state to continue */
-    bool is_parked;            /* the sequence has kept its methods and their settings */
-    uint64_t n_page;           /* pages that the walk has found */
-    uint64_t *sum;             /* [n_page] checksums, owned by the caller; NULL for measuring */
+    bool keeps[METHOD_SET_KINDS]; /* whether the state of methods is saved, or loaded */
+    bool only_pages;              /* nothing is appended, so methods need no state to continue */
+    bool is_parked;               /* the sequence has kept its methods and their settings */
+    uint64_t n_page;              /* pages that the walk has found */
+    uint64_t *sum;                /* [n_page] checksums, owned by the caller; NULL for measuring */
 };
 
 /* ---- state_stream.c ---- */

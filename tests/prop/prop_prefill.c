@@ -319,11 +319,11 @@ static void what_needs_an_empty_past_says_so(void **state)
     static struct answer a;
     sac_error err;
     sac_engine *e = new_engine(&(struct setting){.spec = "a-shape:sink=4,window=64"});
-    struct method method = *e->chooser[CHOOSER_PREFILL].specs.spec[0].method;
+    struct method method = *e->method_set[METHOD_SET_PREFILL].specs.spec[0].method;
     struct method_prefill hooks = *method.prefill;
     hooks.needs_past_zero = true;
     method.prefill = &hooks;
-    e->chooser[CHOOSER_PREFILL].specs.spec[0].method = &method;
+    e->method_set[METHOD_SET_PREFILL].specs.spec[0].method = &method;
     must(sac_seq_create(e, &a.seq, &err), &err);
     append(e, a.seq, 256, SAC_ROW_PROMPT);
     run_all(e, &a);

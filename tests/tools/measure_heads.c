@@ -366,10 +366,10 @@ int main(int argc, char **argv)
     all.n_kv_head = e->pool.geom.n_kv_head;
     all.group = e->shape.group;
     allocate(e->pool.geom.n_layer);
-    struct method method = *e->chooser[CHOOSER_PREFILL].specs.spec[0].method;
+    struct method method = *e->method_set[METHOD_SET_PREFILL].specs.spec[0].method;
     const struct method_prefill hooks = {.plan = measure};
     method.prefill = &hooks;
-    e->chooser[CHOOSER_PREFILL].specs.spec[0].method = &method;
+    e->method_set[METHOD_SET_PREFILL].specs.spec[0].method = &method;
     if (n_tok < 2 * (size_t)n) {
         fprintf(stderr, "measure_heads: %s has %zu tokens, two pieces have %u\n", argv[2], n_tok,
                 2 * n);

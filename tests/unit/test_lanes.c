@@ -241,7 +241,7 @@ static void open_engine(uint32_t n_batch, uint32_t min_ctx)
     p.sparse_min_ctx = min_ctx;
     p.record = true;
     must(sac_engine_create(&spy.engine, model, &p, &err), &err);
-    struct chooser_method *m = &spy.engine->chooser[CHOOSER_DECODE].method[0];
+    struct method_set_entry *m = &spy.engine->method_set[METHOD_SET_DECODE].method[0];
     spy_hooks = *m->spec->method->decode;
     spy_hooks.see = spy_see;
     spy_hooks.choose = spy_hooks.select_lanes = NULL;
@@ -377,7 +377,7 @@ static void cuts_reach_states_and_queries(void **state)
     must(sac_seq_truncate(spy.engine, spy.seq, 140, &err), &err);
     for (uint32_t i = 0; i < N_LANE; i++) {
         const struct own_state *s =
-            (const void *)chooser_state(spy.engine, CHOOSER_DECODE, spy.seq, i);
+            (const void *)method_set_state(spy.engine, METHOD_SET_DECODE, spy.seq, i);
         assert_true(s->n_cut == 1 && s->n_seen == 140);
         memset(&spy.shown[spy.seq][i][140], 0, N_MAX - 140);
     }

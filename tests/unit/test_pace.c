@@ -104,7 +104,7 @@ static void methods_are_told_apart(void **state)
     sac_engine *e = make_streams(*state, 10);
     note(e, 0, 0, 800);
     note(e, 16, 0, 2500);
-    e->seqs[2].method_i[CHOOSER_PREFILL] = 1;
+    e->seqs[2].method_i[METHOD_SET_PREFILL] = 1;
     note(e, 16, 0, 1500);
     assert_near(foretold(e, 16, 0), 2500, 0.02);
     assert_near(12 * e->pace.line[1].us[0] + 16 * e->pace.line[1].us[1], 700, 0.02);

@@ -278,7 +278,7 @@ static void boxes_are_scored_by_the_queries_that_meet_them(void **state)
     for (int type = SAC_KV_F16; type <= SAC_KV_Q8; type += SAC_KV_Q8 - SAC_KV_F16) {
         sac_engine *e = new_engine(&(struct setting){.decode = spec, .type = (sac_kv_type)type});
         const sac_seq s = join(e, false);
-        const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, s);
+        const struct method_set_entry *m = method_set_entry(e, METHOD_SET_DECODE, s);
         const uint32_t n_page = e->seqs[s].n_done / PAGE_TOK, group = e->shape.group;
         const struct segment_view *view = segment_view_of(e, s, false);
         float q[TINY_HEADS * TINY_DIM], turned[TINY_HEADS * TINY_DIM];

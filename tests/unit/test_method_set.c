@@ -1,4 +1,4 @@
-/* test_chooser.c: what an engine makes of the methods that it is given: the room that they need
+/* test_method_set.c: what an engine makes of the methods that it is given: the room that they need
  * does not show in its parameters, and a model that they cannot work with is refused. */
 #include "must.h"
 #include "tiny_model.h"
