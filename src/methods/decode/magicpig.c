@@ -11,13 +11,13 @@
  * Decided here: queries of a group draw separately and all read what any has drawn, with the
  * probability 1 - prod(1 - w) of heads that draw independently, which two heads with similar
  * queries do not: such tokens get somewhat too little weight. Sign bits come from random rotations
- * (turn.h) and not from Gaussian vectors. Tokens are found by comparing codes, not by traversing
- * buckets: the same set, with a fraction of the memory; this file is for fidelity and not for
- * speed. */
+ * (hadamard.h) and not from Gaussian vectors. Tokens are found by comparing codes, not by
+ * traversing buckets: the same set, with a fraction of the memory; this file is for fidelity and
+ * not for speed. */
+#include "methods/hadamard.h"
 #include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/room.h"
-#include "methods/turn.h"
 
 #include <string.h>
 
@@ -72,7 +72,7 @@ static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, cons
     for (uint32_t b = 0; b < n_bit; b++)
         for (uint32_t t0 = 0; t0 < n_table; t0 += d) {
             memcpy(turned, x, d * sizeof *x);
-            turn(turned, d, ++round);
+            hadamard_rotate(turned, d, ++round);
             for (uint32_t t = t0; t < n_table && t < t0 + d; t++)
                 code[t] = (uint16_t)(code[t] | (turned[t - t0] > 0) << b);
         }

@@ -7,11 +7,11 @@
  * sign_c q_c is an unbiased estimate of o.q over the rotation, and the mean's own product is added.
  * Tokens are taken, the best first, until their estimated softmax shares, mean over the query
  * heads, reach `mass`. A head that needs more than `most` of the context reads all of it. Decided
- * here: the rotation is that of turn.h; the query is not rounded to four bits. */
+ * here: the rotation is that of hadamard.h; the query is not rounded to four bits. */
+#include "methods/hadamard.h"
 #include "methods/pick.h"
 #include "methods/room.h"
 #include "methods/rule.h"
-#include "methods/turn.h"
 
 #include <string.h>
 
@@ -48,7 +48,7 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
         for (uint32_t t = 0; t < PAGE_TOK; t++) sum += k[(size_t)t * d + c];
         x[c] = sum / PAGE_TOK;
     }
-    turn(x, d, SEED);
+    hadamard_rotate(x, d, SEED);
     for (uint32_t c = 0; c < d; c++) {
         page_mean[c] = f32_to_f16(x[c]); /* NaN if a key is, which makes the page's scores NaN */
         mean[c] = f16_to_f32(page_mean[c]);
@@ -57,7 +57,7 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
         float square = 0, sum = 0;
         memcpy(x, k + (size_t)t * d, d * sizeof *x);
-        turn(x, d, SEED);
+        hadamard_rotate(x, d, SEED);
         for (uint32_t c = 0; c < d; c++) {
             const float off = x[c] - mean[c];
             square += off * off;
@@ -135,7 +135,7 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
     for (uint32_t i = 0, end; i < n;) {
         const float *q = pick_query(w.r.qa, l, i, &end);
         for (size_t x = 0; x < (size_t)group * d; x++) w.r.qa[x] = q[x] * l->scale;
-        for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
+        for (uint32_t g = 0; g < group; g++) hadamard_rotate(w.r.qa + (size_t)g * d, d, SEED);
         for (; i < end && i < n; i++) score_page(&w, l, i);
     }
     if (!rule_shares(out, l, &w.r, n * PAGE_TOK)) return;
