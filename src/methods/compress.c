@@ -7,8 +7,8 @@
 #include "methods/compress.h"
 
 #include "base/mem.h"
+#include "methods/evict_state.h"
 #include "methods/kept.h"
-#include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/method_spec.h"
 #include "methods/observe.h"
@@ -29,16 +29,17 @@ struct compress_state {
     bool not_finite;
 };
 
-static struct compress_state *cut_state(struct living *v, const struct method_shape *s, void *state)
+static struct compress_state *cut_state(struct evict_state *v, const struct method_shape *s,
+                                        void *state)
 {
-    living_cut(v, s, state, sizeof(struct compress_state));
+    evict_state_make(v, s, state, sizeof(struct compress_state));
     return v->head;
 }
 
 size_t compress_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
-    return living_bytes(s, sizeof(struct compress_state));
+    return evict_state_bytes(s, sizeof(struct compress_state));
 }
 
 size_t compress_scratch_bytes(const struct method_shape *s, const void *param)
@@ -138,7 +139,7 @@ void compress_see(const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
     const struct compress_policy *policy = l->family;
-    struct living v;
+    struct evict_state v;
     struct compress_state *s = cut_state(&v, l->shape, l->state);
     if (l->layer < set->dense) return;
     if (l->is_prompt) {
@@ -159,7 +160,7 @@ void compress_see(const struct method_lane *l)
     s->not_finite = !policy->vote(l, v.value, begin);
     meter_choose(l);
     for (uint32_t t = 0; t < begin; t++)
-        if (!living_has(&v, s->n_known, t)) v.value[t] = -1; /* evicted tokens stay so */
+        if (!evict_state_has(&v, s->n_known, t)) v.value[t] = -1; /* evicted tokens stay so */
 }
 
 /* Copies the votes of all heads of the layer to v->all. */
@@ -167,8 +168,8 @@ static void gather_votes(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
-        struct living of_head;
-        living_of_head(&of_head, l, h, sizeof(struct compress_state));
+        struct evict_state of_head;
+        evict_state_of_head(&of_head, l, h, sizeof(struct compress_state));
         meter_read(l, of_head.value, v->n_tok * sizeof *v->all);
         memcpy(v->all + (size_t)h * v->n_tok, of_head.value, v->n_tok * sizeof *v->all);
     }
@@ -176,7 +177,7 @@ static void gather_votes(const struct compress_votes *v)
 
 /* Sets the mask: the tokens with the most votes before the window, and the window. Rows that came
  * between vote and selection, for which the method was not called, are kept like all later ones. */
-static void choose(const struct living *live, const struct method_lane *l)
+static void choose(const struct evict_state *live, const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
     const struct compress_policy *policy = l->family;
@@ -193,10 +194,10 @@ static void choose(const struct living *live, const struct method_lane *l)
         meter_read(l, live->value, v.n_tok * sizeof *live->value);
     for (uint32_t t = 0; t < v.n_tok; t++) {
         const bool keep = pick_takes(&cut, live->value[t]) && live->value[t] >= 0;
-        living_set(live, t, keep);
+        evict_state_set(live, t, keep);
         s->n_dropped += !keep;
     }
-    for (uint32_t t = v.n_tok; t < n; t++) living_set(live, t, true);
+    for (uint32_t t = v.n_tok; t < n; t++) evict_state_set(live, t, true);
     assert(s->n_dropped <= v.n_tok);
     s->n_known = n;
 }
@@ -204,7 +205,7 @@ static void choose(const struct living *live, const struct method_lane *l)
 /* Selects if there are votes; whether it did. */
 static bool settle(const struct method_lane *l)
 {
-    struct living v;
+    struct evict_state v;
     struct compress_state *s = cut_state(&v, l->shape, l->state);
     if (s->not_finite || s->phase != VOTED) return false;
     meter_build(l);
@@ -232,7 +233,7 @@ static bool reads_in_part(const struct compress_state *s, struct method_pick *ou
 
 void compress_select(const struct method_lane *l, struct method_pick *out)
 {
-    struct living v;
+    struct evict_state v;
     const struct compress_state *s = cut_state(&v, l->shape, l->state);
     settle(l);
     if (!reads_in_part(s, out)) return;
@@ -265,7 +266,7 @@ static void sum_away(const struct method_batch *b)
 
 static struct method_marks marks(const struct method_shape *shape, const void *param, void *state)
 {
-    struct living v;
+    struct evict_state v;
     const struct compress_state *s = cut_state(&v, shape, state);
     (void)param;
     return (struct method_marks){v.mask, s->n_dropped > 0 ? s->n_known : 0};
@@ -294,7 +295,7 @@ const struct method_away compress_away = {
     .choose = choose_away,
 };
 
-static struct compress_state *state_of(struct living *v, const struct method_lane *l,
+static struct compress_state *state_of(struct evict_state *v, const struct method_lane *l,
                                        uint32_t layer, uint32_t kv_head)
 {
     return cut_state(v, l->shape, (void *)(uintptr_t)method_layer_state(l, layer, kv_head));
@@ -302,20 +303,20 @@ static struct compress_state *state_of(struct living *v, const struct method_lan
 
 float *compress_heard_votes(const struct method_lane *l, uint32_t layer, uint32_t kv_head)
 {
-    struct living v;
+    struct evict_state v;
     state_of(&v, l, layer, kv_head);
     return v.value;
 }
 
 void compress_hear(const struct method_lane *l, uint32_t n_tok)
 {
-    struct living v;
+    struct evict_state v;
     cut_state(&v, l->shape, l->state)->n_heard = n_tok;
 }
 
 uint32_t compress_heard(const struct method_lane *l, uint32_t layer, uint32_t kv_head)
 {
-    struct living v;
+    struct evict_state v;
     return state_of(&v, l, layer, kv_head)->n_heard;
 }
 
@@ -331,9 +332,9 @@ bool compress_hear_due(const struct method_shape *s, const void *param, const vo
 
 bool compress_lives(const struct method_lane *l, uint32_t tok)
 {
-    struct living v;
+    struct evict_state v;
     const struct compress_state *s = cut_state(&v, l->shape, l->state);
-    return living_has(&v, s->n_known, tok);
+    return evict_state_has(&v, s->n_known, tok);
 }
 
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)

@@ -40,7 +40,7 @@ static void votes_are_pooled_as_worked_out(void **state)
     static const float want[2][6] = {{.033333f, .2f, .166667f, .166667f, .066667f, .066667f},
                                      {.1f, .5f, .5f, .5f, .2f, .2f}};
     for (uint32_t i = 0; i < 2; i++) {
-        struct living v;
+        struct evict_state v;
         logit_open(&b, i ? "snapkv:kernel=3,pool=max" : "snapkv:kernel=3");
         lb_point(&b, 100, false);
         cut_state(&v, &b.shape, lb_state(&b, b.layer, 0));

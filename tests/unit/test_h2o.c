@@ -13,7 +13,7 @@ static void sums_add_up_and_the_least_goes(void **state)
     lb_random_keys(&b, 2);
     lb_seal(&b);
     for (uint32_t pos = N - LB_PAST; pos < N + 150; pos++) {
-        struct living v;
+        struct evict_state v;
         lb_random_query(&b, 3);
         lb_row(&b, pos, pos < N);
         if (pos < N) continue;
@@ -23,19 +23,19 @@ static void sums_add_up_and_the_least_goes(void **state)
         uint32_t n_live = 0;
         for (uint32_t t = 0; t <= pos; t++) {
             sum += (double)v.value[t];
-            n_live += living_has(&v, s->n_known, t);
+            n_live += evict_state_has(&v, s->n_known, t);
         }
         assert_int_equal(s->n_row, LB_PAST + pos - N + 1);
         assert_true(fabs(sum - (double)s->n_row * LB_GROUP) < 1e-2);
         assert_int_equal(n_live, BUDGET_TOK);
         /* One step drops at most one token that lived, of the old ones the least. */
         for (uint32_t t = 0; t + N_NEW <= pos; t++)
-            if (living_has(&v, s->n_known, t)) least = fmin(least, (double)v.value[t]);
+            if (evict_state_has(&v, s->n_known, t)) least = fmin(least, (double)v.value[t]);
         uint32_t n_gone = 0;
         for (uint32_t t = 0; t < pos && pos > N; t++) {
             const bool was = before[t / 32] >> t % 32 & 1;
-            if (!was) assert_false(living_has(&v, s->n_known, t)); /* nobody comes back */
-            if (!was || living_has(&v, s->n_known, t)) continue;
+            if (!was) assert_false(evict_state_has(&v, s->n_known, t)); /* nobody comes back */
+            if (!was || evict_state_has(&v, s->n_known, t)) continue;
             n_gone++;
             assert_true((double)v.value[t] <= least + 1e-6 || t + N_NEW >= pos);
         }
@@ -54,7 +54,7 @@ static void every_row_of_the_prompt_counts(void **state)
     static double share[LB_TOK], sum[2][N];
     static const char *const spec[] = {"h2o:budget=20", "h2o:budget=20,window=10"};
     for (uint32_t i = 0; i < 2; i++) {
-        struct living v;
+        struct evict_state v;
         struct observe o;
         lb_open(&b, SAC_KV_F16, spec[i], 51);
         assert_int_equal(h2o_past_rows(&b.shape, b.spec.param), i ? 10 : LB_TOK);

@@ -9,7 +9,7 @@
  * prompt's attention had. With window=N only the last N rows count, the "tail" form of most
  * ports. Weights of a step are computed here once more from the kept keys, whose pages are read
  * whole for it, and counted. */
-#include "methods/living.h"
+#include "methods/evict_state.h"
 #include "methods/meter.h"
 #include "methods/method_spec.h"
 #include "methods/observe.h"
@@ -32,16 +32,16 @@ struct h2o_state {
     bool learnt;      /* the sums include the prompt's rows */
 };
 
-static struct h2o_state *cut_state(struct living *v, const struct method_shape *s, void *state)
+static struct h2o_state *cut_state(struct evict_state *v, const struct method_shape *s, void *state)
 {
-    living_cut(v, s, state, sizeof(struct h2o_state));
+    evict_state_make(v, s, state, sizeof(struct h2o_state));
     return v->head;
 }
 
 static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
-    return living_bytes(s, sizeof(struct h2o_state));
+    return evict_state_bytes(s, sizeof(struct h2o_state));
 }
 
 /* The scratch of observe.h, followed by the list of the kept tokens. */
@@ -65,7 +65,8 @@ static void h2o_see(const struct method_lane *l)
 }
 
 /* Sets the accumulated attention to that of the prompt's rows. False: not finite. */
-static bool sum_prompt(const struct living *v, const struct method_lane *l, const struct observe *o)
+static bool sum_prompt(const struct evict_state *v, const struct method_lane *l,
+                       const struct observe *o)
 {
     const uint32_t n = l->pos, window = h2o_past_rows(l->shape, l->param);
     const uint32_t begin = max_u32(l->past.begin, n > window ? n - window : 0);
@@ -79,7 +80,7 @@ static bool sum_prompt(const struct living *v, const struct method_lane *l, cons
 }
 
 /* The accumulated attention of a token; with norm=mean, per row that could attend to it. */
-static float rank_value(const struct living *v, const struct method_lane *l, uint32_t tok)
+static float rank_value(const struct evict_state *v, const struct method_lane *l, uint32_t tok)
 {
     const struct h2o_param *set = l->param;
     const struct h2o_state *s = v->head;
@@ -97,28 +98,29 @@ static uint32_t count_recent(const struct method_lane *l, uint32_t budget)
 
 /* Reduces the kept tokens to `budget`: the most recent ones, and the heavy hitters of the others.
  * `value` has room for all tokens. */
-static void evict(const struct living *v, const struct method_lane *l, uint32_t budget,
+static void evict(const struct evict_state *v, const struct method_lane *l, uint32_t budget,
                   float *value)
 {
     struct h2o_state *s = v->head;
     const uint32_t n = l->pos + 1, n_recent = count_recent(l, budget), n_old = n - n_recent;
     uintptr_t line = 0;
     for (uint32_t t = 0; t < n_old; t++) {
-        const bool is_kept = living_has(v, s->n_known, t);
+        const bool is_kept = evict_state_has(v, s->n_known, t);
         if (is_kept) line = meter_entry(l, &v->value[t], line);
         value[t] = is_kept ? rank_value(v, l, t) : -1;
     }
     struct pick_cut cut = pick_best(value, n_old, budget - n_recent);
     for (uint32_t t = 0; t < n; t++)
-        living_set(v, t,
-                   t >= n_old ? living_has(v, s->n_known, t)
-                              : pick_takes(&cut, value[t]) && value[t] >= 0);
+        evict_state_set(v, t,
+                        t >= n_old ? evict_state_has(v, s->n_known, t)
+                                   : pick_takes(&cut, value[t]) && value[t] >= 0);
     s->n_known = n;
 }
 
 /* Adds the row's softmax shares over the kept tokens, its own included, to the accumulated
  * attention. False: not finite. */
-static bool add_row(const struct living *v, const struct method_lane *l, const struct observe *o)
+static bool add_row(const struct evict_state *v, const struct method_lane *l,
+                    const struct observe *o)
 {
     uint32_t *tok = o->rest;
     uintptr_t line = 0;
@@ -136,7 +138,7 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct h2o_param *set = l->param;
     const uint32_t budget = method_spec_budget(set->budget, l->pos + 1);
-    struct living v;
+    struct evict_state v;
     struct observe o;
     struct h2o_state *s = cut_state(&v, l->shape, l->state);
     if (budget > l->pos && s->n_known == 0) {

@@ -5,7 +5,7 @@
  * its last row reduces it to the budget; from then on each row of the answer evicts the excess, as
  * a rule one token. So row p reads what rows up to p - 1 have left, and itself. The shares of row p
  * - 1 are computed when row p comes, from the keys of all pages with kept tokens, and counted. */
-#include "methods/living.h"
+#include "methods/evict_state.h"
 #include "methods/meter.h"
 #include "methods/method_spec.h"
 #include "methods/observe.h"
@@ -22,16 +22,17 @@ struct tova_state {
     bool not_finite;
 };
 
-static struct tova_state *cut_state(struct living *v, const struct method_shape *s, void *state)
+static struct tova_state *cut_state(struct evict_state *v, const struct method_shape *s,
+                                    void *state)
 {
-    living_cut(v, s, state, sizeof(struct tova_state));
+    evict_state_make(v, s, state, sizeof(struct tova_state));
     return v->head;
 }
 
 static size_t tova_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
-    return living_bytes(s, sizeof(struct tova_state));
+    return evict_state_bytes(s, sizeof(struct tova_state));
 }
 
 static size_t tova_scratch_bytes(const struct method_shape *s, const void *param)
@@ -50,23 +51,24 @@ static uint32_t tova_past_rows(const struct method_shape *s, const void *param)
 
 /* Softmax shares of the previous row over the kept tokens; -1 for evicted ones. False: not
  * finite. */
-static bool vote(const struct living *v, const struct method_lane *l, const struct observe *o)
+static bool vote(const struct evict_state *v, const struct method_lane *l, const struct observe *o)
 {
     const struct tova_state *s = v->head;
     const uint32_t n = l->pos;
     observe_scores(o, l, n - 1, 1);
     for (uint32_t g = 0; g < l->shape->group; g++)
         for (uint32_t t = 0; t < s->n_known; t++)
-            if (!living_has(v, s->n_known, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
+            if (!evict_state_has(v, s->n_known, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
     if (!observe_vote(o, l, l->shape->group, n)) return false;
-    for (uint32_t t = 0; t < n; t++) v->value[t] = living_has(v, s->n_known, t) ? o->vote[t] : -1;
+    for (uint32_t t = 0; t < n; t++)
+        v->value[t] = evict_state_has(v, s->n_known, t) ? o->vote[t] : -1;
     return true;
 }
 
 static void tova_see(const struct method_lane *l)
 {
     const struct tova_param *set = l->param;
-    struct living v;
+    struct evict_state v;
     struct observe o;
     struct tova_state *s = cut_state(&v, l->shape, l->state);
     s->n_vote = 0;
@@ -85,8 +87,8 @@ static void sum_votes(float *value, const struct method_lane *l, uint32_t n)
 {
     memset(value, 0, n * sizeof *value);
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
-        struct living v;
-        living_of_head(&v, l, h, sizeof(struct tova_state));
+        struct evict_state v;
+        evict_state_of_head(&v, l, h, sizeof(struct tova_state));
         if (((const struct tova_state *)v.head)->not_finite) continue;
         meter_read(l, v.value, n * sizeof *value);
         for (uint32_t t = 0; t < n; t++) value[t] += v.value[t];
@@ -94,16 +96,17 @@ static void sum_votes(float *value, const struct method_lane *l, uint32_t n)
 }
 
 /* Keeps the tokens with the most votes, as many as the budget allows. */
-static void evict(const struct living *v, const float *value, uint32_t n, uint32_t budget)
+static void evict(const struct evict_state *v, const float *value, uint32_t n, uint32_t budget)
 {
     struct pick_cut cut = pick_best(value, n, budget);
-    for (uint32_t t = 0; t < n; t++) living_set(v, t, pick_takes(&cut, value[t]) && value[t] >= 0);
+    for (uint32_t t = 0; t < n; t++)
+        evict_state_set(v, t, pick_takes(&cut, value[t]) && value[t] >= 0);
 }
 
 static void tova_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct tova_param *set = l->param;
-    struct living v;
+    struct evict_state v;
     struct observe o;
     struct tova_state *s = cut_state(&v, l->shape, l->state);
     observe_make(&o, l->shape, l->scratch);
