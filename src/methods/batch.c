@@ -84,10 +84,10 @@ static uint32_t item_tokens(enum batch_item item)
     return item == BATCH_TOKEN ? 1 : item == BATCH_HALF ? PAGE_TOK / 2 : PAGE_TOK;
 }
 
-static struct room room_of(const struct method_lane *l, enum batch_item item)
+static struct select_scratch scratch_of(const struct method_lane *l, enum batch_item item)
 {
-    struct room r;
-    room_make(&r, l->shape, item != BATCH_PAGE, l->scratch);
+    struct select_scratch r;
+    select_scratch_make(&r, l->shape, item != BATCH_PAGE, l->scratch);
     assert(item_count(l, item) <= r.stride);
     return r;
 }
@@ -99,7 +99,7 @@ void batch_logits(const struct method_batch *b)
     struct op_lane_logits *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct room r = room_of(&b->lane[i], BATCH_TOKEN);
+        const struct select_scratch r = scratch_of(&b->lane[i], BATCH_TOKEN);
         /* With a tier one lane after another: their pages may not fit in memory together. */
         if (b->lane[i].tier)
             pick_all_logits(r.score, r.stride, &b->lane[i]);
@@ -116,7 +116,7 @@ void batch_vote(const struct method_batch *b, enum batch_item item)
     struct op_lane_vote *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct room r = room_of(&b->lane[i], item);
+        const struct select_scratch r = scratch_of(&b->lane[i], item);
         list[n++] = (struct op_lane_vote){.at = {.score = r.score,
                                                  .score_stride = r.stride,
                                                  .n = item_count(&b->lane[i], item),
@@ -128,9 +128,9 @@ void batch_vote(const struct method_batch *b, enum batch_item item)
     if (n > 0) b->ops->lanes.vote(b->workers, b->ops, list, n);
 }
 
-/* Scratch: a room by tokens, and what shares by planes need in addition. */
-struct share_room {
-    struct room room;
+/* Scratch: that of select_scratch.h by tokens, and what shares by planes need in addition. */
+struct share_scratch {
+    struct select_scratch scratch;
     size_t bytes;
     void *frame;
     float *sum;
@@ -140,11 +140,11 @@ struct share_room {
     struct op_lane_shares *later; /* kept for batch_draw, on the host */
 };
 
-static struct share_room share_room_of(const struct method_shape *s, void *scratch)
+static struct share_scratch share_scratch_of(const struct method_shape *s, void *scratch)
 {
-    struct share_room r;
+    struct share_scratch r;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
-    a.used = room_make(&r.room, s, true, scratch);
+    a.used = select_scratch_make(&r.scratch, s, true, scratch);
     const size_t n_piece = OP_LANE_PIECES((size_t)s->n_ctx / PAGE_TOK + 1);
     r.frame = arena_take(&a, OPS_SHARE_FRAME, 1);
     r.sum = arena_take(&a, n_piece * s->group, sizeof *r.sum);
@@ -159,7 +159,7 @@ static struct share_room share_room_of(const struct method_shape *s, void *scrat
 size_t batch_shares_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
-    return share_room_of(s, NULL).bytes;
+    return share_scratch_of(s, NULL).bytes;
 }
 
 static void make_shares(const struct method_batch *b,
@@ -169,7 +169,7 @@ static void make_shares(const struct method_batch *b,
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct share_room r = share_room_of(l->shape, l->scratch);
+        const struct share_scratch r = share_scratch_of(l->shape, l->scratch);
         const size_t d = l->shape->geom->head_dim;
         struct op_share_planes at = plane(l);
         at.page = l->page;
@@ -178,8 +178,8 @@ static void make_shares(const struct method_batch *b,
         at.group = l->shape->group;
         at.q = l->q;
         at.scale = l->scale;
-        at.share = r.room.vote;
-        at.e = r.room.score;
+        at.share = r.scratch.vote;
+        at.e = r.scratch.score;
         at.frame = r.frame;
         /* min, step and plane are contiguous, in a page as well. */
         meter_bytes(l, at.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
@@ -187,8 +187,8 @@ static void make_shares(const struct method_batch *b,
                                           .segment = l->segment,
                                           .n_segment = l->n_segment,
                                           .rope = l->shape->rope,
-                                          .turned = r.room.qa,
-                                          .lse = r.room.lse,
+                                          .turned = r.scratch.qa,
+                                          .lse = r.scratch.lse,
                                           .sum = r.sum,
                                           .result = &b->result[i],
                                           .later = later};
@@ -212,7 +212,7 @@ void batch_shares_to_draw(const struct method_batch *b,
 
 float *batch_share_sums(const struct method_shape *s, void *scratch)
 {
-    return share_room_of(s, scratch).page;
+    return share_scratch_of(s, scratch).page;
 }
 
 /* Sums the tokens' shares by page. `out` tells where the sums of a lane are written; NULL: to its
@@ -224,7 +224,7 @@ static void sum_pages(const struct method_batch *b,
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct room r = room_of(l, BATCH_TOKEN);
+        const struct select_scratch r = scratch_of(l, BATCH_TOKEN);
         list[n++] = (struct op_lane_fold){.in = r.vote,
                                           .n = pick_page_count(l),
                                           .n_part = PAGE_TOK,
@@ -250,7 +250,7 @@ void batch_sum_heads(const struct method_batch *b, enum batch_item item)
     struct op_lane_fold *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct room r = room_of(&b->lane[i], item);
+        const struct select_scratch r = scratch_of(&b->lane[i], item);
         list[n++] = (struct op_lane_fold){.in = r.score,
                                           .n = item_count(&b->lane[i], item),
                                           .n_part = b->lane[i].shape->group,
@@ -312,7 +312,7 @@ static void take(const struct method_batch *b, const struct batch_ends *ends,
     struct op_lane_take *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct room r = room_of(&b->lane[i], ends->item);
+        const struct select_scratch r = scratch_of(&b->lane[i], ends->item);
         const struct attn_range open = batch_between(&b->lane[i], ends);
         const bool by_vote = value == BATCH_BY_VOTE;
         list[n++] =
@@ -344,12 +344,12 @@ void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
     batch_mark_ends(b, ends);
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct share_room r = share_room_of(l->shape, l->scratch);
+        const struct share_scratch r = share_scratch_of(l->shape, l->scratch);
         const struct attn_range open = batch_between(l, ends);
         const struct batch_draw w = want(l);
         const uint32_t n_open = open.begin < open.end ? open.end - open.begin : 0;
         const uint32_t n_tok = pick_page_count(l) * PAGE_TOK;
-        list[n++] = (struct op_lane_draw){.at = {.value = r.room.vote + open.begin,
+        list[n++] = (struct op_lane_draw){.at = {.value = r.scratch.vote + open.begin,
                                                  .n = n_open,
                                                  .first = open.begin,
                                                  .variance = w.variance,

@@ -2,12 +2,12 @@
  * calls a few of them, one after another: scores, shares, marks. Each makes one call of a slot
  * (ops/lanes.h) for all lanes that are not dense, and counts what it reads.
  *
- * Scratch of a lane is cut by room.h: by tokens, or by pages. Scores are in its `score`, shares in
- * its `vote`; marking overwrites both. */
+ * Scratch of a lane is cut by select_scratch.h: by tokens, or by pages. Scores are in its `score`,
+ * shares in its `vote`; marking overwrites both. */
 #ifndef SAC_METHODS_BATCH_H
 #define SAC_METHODS_BATCH_H
 
-#include "methods/room.h"
+#include "methods/select_scratch.h"
 
 /* What is selected: single tokens, halves of pages, pages. */
 enum batch_item { BATCH_TOKEN, BATCH_HALF, BATCH_PAGE };

@@ -91,7 +91,7 @@ enum op_note_kind box_note(enum box kind)
 
 /* The scores of the pages of segment segment_i, or after the last one, with the query that meets
  * their keys (ops/segment.h). */
-static struct op_lane_boxes lane_boxes(const struct room *r, const struct method_lane *l,
+static struct op_lane_boxes lane_boxes(const struct select_scratch *r, const struct method_lane *l,
                                        enum box kind, uint32_t segment_i)
 {
     const struct page_geom *g = l->shape->geom;
@@ -138,7 +138,7 @@ static void count_boxes(const struct method_lane *l, enum box kind)
     meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
 }
 
-void box_score(const struct room *r, const struct method_lane *l, enum box kind)
+void box_score(const struct select_scratch *r, const struct method_lane *l, enum box kind)
 {
     count_boxes(l, kind);
     for (uint32_t i = 0; i <= l->n_segment; i++) {
@@ -147,9 +147,9 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
     }
 }
 
-bool box_vote(const struct room *r, const struct method_lane *l)
+bool box_vote(const struct select_scratch *r, const struct method_lane *l)
 {
-    return room_vote(r, l, l->pos / PAGE_TOK);
+    return select_scratch_vote(r, l, l->pos / PAGE_TOK);
 }
 
 /* ---- Many lanes ---- */
@@ -163,10 +163,10 @@ static void score_lanes(const struct method_batch *b, enum box kind)
         n = 0;
         for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
             const struct method_lane *l = &b->lane[i];
-            struct room r;
+            struct select_scratch r;
             if (segment_i > l->n_segment) continue;
             if (segment_i == 0) count_boxes(l, kind);
-            room_make(&r, l->shape, kind == BOX_HALVES, l->scratch);
+            select_scratch_make(&r, l->shape, kind == BOX_HALVES, l->scratch);
             list[n++] = lane_boxes(&r, l, kind, segment_i);
         }
         if (n > 0) b->ops->lanes.boxes(b->workers, b->ops, list, n);

@@ -38,10 +38,10 @@ uint16_t box_half(float x, bool up);
 
 /* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
  * For halves: those of all first halves, then those of all second ones. */
-void box_score(const struct room *r, const struct method_lane *l, enum box kind);
+void box_score(const struct select_scratch *r, const struct method_lane *l, enum box kind);
 /* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False if
  * a score is not finite. */
-bool box_vote(const struct room *r, const struct method_lane *l);
+bool box_vote(const struct select_scratch *r, const struct method_lane *l);
 
 /* Both for all lanes that are not dense; a score that is not finite is reported in the result. */
 void box_votes(const struct method_batch *b, enum box kind);
@@ -49,12 +49,14 @@ void box_votes(const struct method_batch *b, enum box kind);
 /* The whole selection of a method with struct box_param: sinks and recent pages, and of the other
  * pages or halves the best within the budget, by softmax shares, or (`reduce`) the sum of the query
  * heads' scores, or (`heads`) each query head's own scores, where all heads read what any of them
- * has selected. Needs the scratch of room_page_bytes, for halves of room_token_bytes. */
+ * has selected. Needs the scratch of select_scratch_page_bytes, for halves of
+ * select_scratch_token_bytes. */
 void box_choose(const struct method_batch *b, enum box kind);
 void box_choose_vectors(const struct method_batch *b);
 
 /* The hooks of a method with BOX_VECTOR, all except `seal`. */
 #define BOX_VECTOR_HOOKS                                                                           \
-    .side_bytes = box_vector_bytes, .scratch_bytes = room_page_bytes, .choose = box_choose_vectors
+    .side_bytes = box_vector_bytes, .scratch_bytes = select_scratch_page_bytes,                    \
+    .choose = box_choose_vectors
 
 #endif

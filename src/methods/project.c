@@ -28,7 +28,7 @@ size_t project_make(struct project *p, const struct method_shape *s, void *state
 size_t project_work_make(struct project_work *w, const struct method_shape *s, size_t n_sample,
                          void *scratch)
 {
-    const size_t used = room_make(&w->r, s, true, scratch), d = s->geom->head_dim;
+    const size_t used = select_scratch_make(&w->r, s, true, scratch), d = s->geom->head_dim;
     struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
     w->y = arena_take(&a, PAGE_TOK * d, sizeof *w->y);
     w->sample = arena_take(&a, n_sample, sizeof *w->sample);
@@ -180,7 +180,7 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
 
 static bool vote(const struct project *p, const struct method_lane *l, const struct project_work *w)
 {
-    const struct room *r = &w->r;
+    const struct select_scratch *r = &w->r;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     meter_build(l);
     add_coordinates(p, l, r->k, w->y);
@@ -189,7 +189,7 @@ static bool vote(const struct project *p, const struct method_lane *l, const str
     for (size_t i = 0; i < (size_t)group * d; i++) r->qb[i] = l->q[i] * l->scale;
     to_axes(r->qa, p, l, r->qb, group);
     score_tokens(p, l, r->qa, w->y, r->score, r->stride);
-    return room_vote(r, l, pick_page_count(l) * PAGE_TOK);
+    return select_scratch_vote(r, l, pick_page_count(l) * PAGE_TOK);
 }
 
 bool project_ask(struct project *p, struct project_work *w, const struct method_lane *l,

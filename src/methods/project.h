@@ -4,7 +4,7 @@
 #ifndef SAC_METHODS_PROJECT_H
 #define SAC_METHODS_PROJECT_H
 
-#include "methods/room.h"
+#include "methods/select_scratch.h"
 
 struct project {
     struct project_state {
@@ -25,9 +25,9 @@ size_t project_make(struct project *p, const struct method_shape *s, void *state
 bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool about_mean,
                   double *square);
 
-/* Scratch: a room, followed by what finding axes needs. */
+/* Scratch: that of select_scratch.h, followed by what finding axes needs. */
 struct project_work {
-    struct room r;
+    struct select_scratch r;
     float *y;       /* [PAGE_TOK, head_dim] */
     float *sample;  /* [n_sample] the caller's */
     double *square; /* [head_dim, head_dim] */

@@ -16,17 +16,17 @@ uint32_t rule_budget(struct method_pick *out, const struct method_lane *l,
     return 0;
 }
 
-bool rule_shares(struct method_pick *out, const struct method_lane *l, const struct room *r,
-                 uint32_t n)
+bool rule_shares(struct method_pick *out, const struct method_lane *l,
+                 const struct select_scratch *r, uint32_t n)
 {
     assert(n <= r->stride);
-    if (room_vote(r, l, n)) return true;
+    if (select_scratch_vote(r, l, n)) return true;
     pick_not_finite(out);
     return false;
 }
 
-void rule_tokens(struct method_pick *out, const struct method_lane *l, const struct room *r,
-                 uint32_t budget, uint32_t sink, uint32_t recent)
+void rule_tokens(struct method_pick *out, const struct method_lane *l,
+                 const struct select_scratch *r, uint32_t budget, uint32_t sink, uint32_t recent)
 {
     pick_ends(out, l, sink, recent);
     pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);

@@ -10,25 +10,25 @@
 #include <assert.h>
 #include <string.h>
 
-struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
-                                void *scratch)
+struct visit_scratch visit_scratch_of(const struct method_shape *s, bool by_token, size_t n_own,
+                                      void *scratch)
 {
-    struct visit_room r;
+    struct visit_scratch r;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = n_own};
-    room_make(&r.room, s, by_token, scratch);
-    r.vote = by_token ? batch_share_sums(s, scratch) : r.room.vote;
+    select_scratch_make(&r.scratch, s, by_token, scratch);
+    r.vote = by_token ? batch_share_sums(s, scratch) : r.scratch.vote;
     const size_t n_page = (size_t)s->n_ctx / PAGE_TOK + 1, n_part = n_page * s->group;
     const size_t n_block = (n_page / OP_VISIT_BLOCK + 1) * s->group;
     /* The scores of tokens have become votes before the first page is visited, so their memory is
      * reused. */
-    r.weight = by_token ? r.room.score : arena_take(&a, n_part * PAGE_TOK, sizeof *r.weight);
+    r.weight = by_token ? r.scratch.score : arena_take(&a, n_part * PAGE_TOK, sizeof *r.weight);
     r.page_most = arena_take(&a, n_part, sizeof *r.page_most);
     r.page_sum = arena_take(&a, n_part, sizeof *r.page_sum);
     r.page_log = arena_take(&a, (size_t)OP_VISIT_ROUND * s->group, sizeof *r.page_log);
     r.block = arena_take(&a, n_block * (s->geom->head_dim + 1), sizeof *r.block);
     r.sum = arena_take(&a, n_part, sizeof *r.sum);
-    r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
-    r.told = arena_take(&a, r.room.stride, sizeof *r.told);
+    r.spare = arena_take(&a, r.scratch.stride, sizeof *r.spare);
+    r.told = arena_take(&a, r.scratch.stride, sizeof *r.told);
     r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
     return r;
@@ -41,7 +41,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
 {
     const struct method_lane *l = &b->lane[i];
     const struct visit_rule rule = want->rule(l);
-    const struct visit_room r = want->room(l);
+    const struct visit_scratch r = want->scratch(l);
     const struct attn_range open =
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
     const uint32_t first = min_u32(open.begin, open.end) / PAGE_TOK;
@@ -64,7 +64,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .begin = first,
                                   .end = max_u32(first, open.end / PAGE_TOK),
                                   .vote = r.vote,
-                                  .order = r.room.list,
+                                  .order = r.scratch.list,
                                   .spare = r.spare,
                                   .told = r.told,
                                   .weight = r.weight,

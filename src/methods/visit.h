@@ -20,9 +20,9 @@ struct visit_rule {
     uint32_t *last;       /* in a lane's state: as in op_lane_visit; or NULL */
 };
 
-/* Scratch of a lane: votes of pages are in room.vote. */
-struct visit_room {
-    struct room room;
+/* Scratch of a lane: votes of pages are in scratch.vote. */
+struct visit_scratch {
+    struct select_scratch scratch;
     float *weight, *page_most, *page_sum; /* as in op_lane_visit */
     double *page_log;
     float *block;
@@ -33,15 +33,15 @@ struct visit_room {
     size_t bytes;
 };
 
-/* Lays out `scratch`, whose first n_own bytes are the method's: a room by pages, or (by_token) that
- * of batch_shares_bytes. With NULL it only measures. */
-struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
-                                void *scratch);
+/* Lays out `scratch`, whose first n_own bytes are the method's: scratch by pages, or (by_token)
+ * that of batch_shares_bytes. With NULL it only measures. */
+struct visit_scratch visit_scratch_of(const struct method_shape *s, bool by_token, size_t n_own,
+                                      void *scratch);
 
 /* What visit_choose asks a method about a lane. */
 struct visit_want {
     struct visit_rule (*rule)(const struct method_lane *l);
-    struct visit_room (*room)(const struct method_lane *l);
+    struct visit_scratch (*scratch)(const struct method_lane *l);
     /* Bounds of the scores, by which coverage is proved; NULL: it is estimated. */
     const struct op_visit_proof *(*proof)(const struct method_lane *l);
 };

@@ -298,9 +298,9 @@ static void boxes_bound_every_key(void **state)
     static struct bench b;
     seed = 4;
     for (int i = 0; i < 16; i++) {
-        struct room r;
+        struct select_scratch r;
         bench_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, "quest:dense=0,page=32");
-        room_make(&r, &b.shape, false, b.scratch);
+        select_scratch_make(&r, &b.shape, false, b.scratch);
         box_score(&r, &b.lane, BOX_BOUND);
         for (uint32_t g = 0; g < GROUP; g++)
             for (uint32_t p = 0; p < N_PAGE; p++) {
@@ -333,7 +333,7 @@ static void the_bound_of_quests_example(void **state)
     static const float mx[] = {4, 3, 4, 3, 3, 2, 1, 3}, mn[] = {-3, -4, -1, -1, -1, -4, -4, -4};
     static const float q[] = {-1, 1, 3, 0, 1, 0, -3, 2};
     static float k[PAGE_TOK * DIM];
-    struct room r;
+    struct select_scratch r;
     seed = 5;
     bench_open(&b, SAC_KV_F16, "quest:dense=0,page=32");
     for (uint32_t c = 0; c < 8; c++)
@@ -342,7 +342,7 @@ static void the_bound_of_quests_example(void **state)
     memset(b.q, 0, sizeof b.q);
     memcpy(b.q, q, sizeof q);
     b.lane.scale = 1;
-    room_make(&r, &b.shape, false, b.scratch);
+    select_scratch_make(&r, &b.shape, false, b.scratch);
     box_score(&r, &b.lane, BOX_BOUND);
     assert_true(r.score[6] == 39);
     bench_close(&b);

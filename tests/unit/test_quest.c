@@ -102,11 +102,11 @@ static void halves_are_apart(void **state)
 static void both_boxes_bound_their_keys(void **state)
 {
     (void)state;
-    struct room r;
+    struct select_scratch r;
     open_random("quest:dense=0", SAC_KV_Q8, 5);
     for (uint32_t h = 0; h < LB_HEADS; h++) {
         double slack = INFINITY;
-        room_make(&r, &b.shape, true, b.scratch);
+        select_scratch_make(&r, &b.shape, true, b.scratch);
         b.meter[h] = (struct meter){0};
         box_score(&r, &b.lane[h], BOX_HALVES);
         assert_int_equal(b.meter[h].bytes[METER_CHOOSE], N_HALF * LB_DIM * 4);

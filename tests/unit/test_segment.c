@@ -7,7 +7,7 @@
 #include "base/half.h"
 #include "engine/engine.h"
 #include "methods/box.h"
-#include "methods/room.h"
+#include "methods/select_scratch.h"
 #include "must.h"
 #include "spec_make.h"
 #include "tiny_rows.h"
@@ -295,11 +295,12 @@ static void boxes_are_scored_by_the_queries_that_meet_them(void **state)
                                    .side_stride = m->side.bytes,
                                    .segment = view,
                                    .n_segment = e->segments.n[s]};
-        struct room all, one;
+        struct select_scratch all, one;
         void *scratch[2];
-        for (int i = 0; i < 2; i++) scratch[i] = malloc(room_make(&one, &e->shape, false, NULL));
-        room_make(&all, &e->shape, false, scratch[0]);
-        room_make(&one, &e->shape, false, scratch[1]);
+        for (int i = 0; i < 2; i++)
+            scratch[i] = malloc(select_scratch_make(&one, &e->shape, false, NULL));
+        select_scratch_make(&all, &e->shape, false, scratch[0]);
+        select_scratch_make(&one, &e->shape, false, scratch[1]);
         box_score(&all, &lane, BOX_BOUND);
         assert_int_equal(e->segments.n[s], 4);
         for (uint32_t p = 0; p < n_page; p++) {

@@ -42,7 +42,7 @@ static void arkvale_choose(const struct method_batch *b)
 
 static const struct method_decode hooks = {
     .side_bytes = arkvale_side_bytes,
-    .scratch_bytes = room_page_bytes,
+    .scratch_bytes = select_scratch_page_bytes,
     .seal = arkvale_seal,
     .note = arkvale_note,
     .choose = arkvale_choose,

@@ -71,7 +71,8 @@ static bool learn(const struct project *p, const struct method_lane *l,
 }
 
 /* The number of tokens whose score is within alpha of their head's best, mean over the heads. */
-static uint32_t count_wanted(const struct room *r, const struct method_lane *l, uint32_t n)
+static uint32_t count_wanted(const struct select_scratch *r, const struct method_lane *l,
+                             uint32_t n)
 {
     const struct infinigen_param *set = l->param;
     uint64_t n_wanted = 0;

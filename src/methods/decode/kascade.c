@@ -151,9 +151,9 @@ static size_t kascade_scratch_bytes(const struct method_shape *s, const void *pa
 {
     const struct kascade_param *set = param;
     struct observe o;
-    struct room r;
+    struct select_scratch r;
     struct layers a;
-    const size_t seen = observe_make(&o, s, NULL), scored = room_make(&r, s, true, NULL);
+    const size_t seen = observe_make(&o, s, NULL), scored = select_scratch_make(&r, s, true, NULL);
     return mem_larger(mem_larger(seen, scored),
                       cut_layers(&a, s->geom->n_layer, set->anchors, NULL));
 }
@@ -266,7 +266,7 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
     const struct kascade_param *set = l->param;
     const uint32_t budget = rule_budget(out, l, set->budget, 0), n_page = pick_page_count(l);
     const struct kascade x = state_of(l, l->layer, l->kv_head);
-    struct room r;
+    struct select_scratch r;
     if (budget == 0) return;
     meter_build(l);
     if (x.own->measured && !x.own->has_anchor) set_anchor(&x, l);
@@ -285,7 +285,7 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     if (reuse(&x, l, out)) return;
-    room_make(&r, l->shape, true, l->scratch);
+    select_scratch_make(&r, l->shape, true, l->scratch);
     pick_all_logits(r.score, r.stride, l);
     if (!rule_shares(out, l, &r, n_page * PAGE_TOK)) return;
     rule_tokens(out, l, &r, budget, 0, 0);

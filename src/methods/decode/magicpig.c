@@ -17,7 +17,7 @@
 #include "methods/hadamard.h"
 #include "methods/meter.h"
 #include "methods/pick.h"
-#include "methods/room.h"
+#include "methods/select_scratch.h"
 
 #include <string.h>
 
@@ -80,8 +80,8 @@ static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, cons
 
 /* Hashes the tokens from n_tok to `end`, which are in sealed pages; the first call computes their
  * mean. False: not finite. */
-static bool hash_keys(const struct parts *p, const struct method_lane *l, const struct room *r,
-                      uint32_t end)
+static bool hash_keys(const struct parts *p, const struct method_lane *l,
+                      const struct select_scratch *r, uint32_t end)
 {
     const struct magicpig_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
@@ -128,7 +128,7 @@ static double draw_probability(double cosine, double bits, double tables)
 }
 
 /* Marks the tokens that query head g draws. */
-static void draw(const struct parts *p, const struct method_lane *l, const struct room *r,
+static void draw(const struct parts *p, const struct method_lane *l, const struct select_scratch *r,
                  uint32_t g, uint32_t *mask)
 {
     const struct magicpig_param *set = l->param;
@@ -149,8 +149,8 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
 /* Moves the marks to the list of tokens. A token that was drawn gets the log-weight -ln (w + 1e-4),
  * as in the authors' code, w being the probability that any head draws it; sinks and recent tokens
  * get none. */
-static void weigh(const struct parts *p, const struct method_lane *l, const struct room *r,
-                  struct method_pick *out)
+static void weigh(const struct parts *p, const struct method_lane *l,
+                  const struct select_scratch *r, struct method_pick *out)
 {
     const struct magicpig_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
@@ -207,7 +207,7 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     const uint32_t n = l->pos + 1, n_far = n > local ? n - local : 0;
     const uint32_t end = min_u32(n_far, pick_page_count(l) * PAGE_TOK);
     struct parts p;
-    struct room r;
+    struct select_scratch r;
     const uint32_t every = set->dense_every;
     const bool is_dense = every > 0 && l->layer % every == 0;
     if (set->bits == 0 || is_dense || end <= sink + 1) {
@@ -215,7 +215,7 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
         return;
     }
     cut_state(&p, l->shape, l->param, l->state);
-    room_make(&r, l->shape, false, l->scratch);
+    select_scratch_make(&r, l->shape, false, l->scratch);
     meter_build(l);
     const bool finite = end <= p.state->n_tok || hash_keys(&p, l, &r, end);
     meter_choose(l);
@@ -246,7 +246,7 @@ static bool magicpig_sound(const struct method_loaded *l)
 
 static const struct method_decode hooks = {
     .state_bytes = magicpig_state_bytes,
-    .scratch_bytes = room_page_bytes,
+    .scratch_bytes = select_scratch_page_bytes,
     .select = magicpig_select,
     .cut = magicpig_cut,
     .sound = magicpig_sound,

@@ -65,10 +65,12 @@ static enum op_note_kind psa_note(const struct method_shape *s, const void *para
 }
 
 /* Lays out a lane's scratch: that of the votes, then that of the visits. */
-static struct visit_room make_room(const struct method_shape *s, const void *param, void *scratch)
+static struct visit_scratch make_scratch(const struct method_shape *s, const void *param,
+                                         void *scratch)
 {
-    const size_t n_own = by_plane(param) ? batch_shares_bytes(s, param) : room_page_bytes(s, param);
-    return visit_room_of(s, by_plane(param), n_own, scratch);
+    const size_t n_own =
+        by_plane(param) ? batch_shares_bytes(s, param) : select_scratch_page_bytes(s, param);
+    return visit_scratch_of(s, by_plane(param), n_own, scratch);
 }
 
 /* The number of pages that the last row has visited: the next row will visit about as many. */
@@ -87,7 +89,7 @@ static bool psa_sound(const struct method_loaded *l)
 
 static size_t psa_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    return make_room(s, param, NULL).bytes;
+    return make_scratch(s, param, NULL).bytes;
 }
 
 static bool psa_joins_heads(const void *param)
@@ -96,9 +98,9 @@ static bool psa_joins_heads(const void *param)
     return set->scope > 0;
 }
 
-static struct visit_room room_of(const struct method_lane *l)
+static struct visit_scratch scratch_of(const struct method_lane *l)
 {
-    return make_room(l->shape, l->param, l->scratch);
+    return make_scratch(l->shape, l->param, l->scratch);
 }
 
 static struct visit_rule rule_of(const struct method_lane *l)
@@ -129,7 +131,7 @@ static void psa_choose(const struct method_batch *b)
     } else {
         box_votes(b, BOX_MEAN);
     }
-    visit_choose(b, &(struct visit_want){.rule = rule_of, .room = room_of});
+    visit_choose(b, &(struct visit_want){.rule = rule_of, .scratch = scratch_of});
 }
 
 static const struct method_decode hooks = {

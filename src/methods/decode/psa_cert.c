@@ -151,41 +151,42 @@ static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, con
 /* ---- Selection ---- */
 
 /* The scratch of visits, followed by what the proof needs. */
-struct cert_room {
-    struct visit_room visit;
+struct cert_scratch {
+    struct visit_scratch visit;
     struct op_visit_proof *proof;
     double *left;
     size_t bytes;
 };
 
-static struct cert_room cut_room(const struct method_shape *s, const void *param, void *scratch)
+static struct cert_scratch make_scratch(const struct method_shape *s, const void *param,
+                                        void *scratch)
 {
-    struct cert_room r;
-    r.visit = visit_room_of(s, false, room_page_bytes(s, param), scratch);
+    struct cert_scratch r;
+    r.visit = visit_scratch_of(s, false, select_scratch_page_bytes(s, param), scratch);
     struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = r.visit.bytes};
     r.proof = arena_take(&a, 1, sizeof *r.proof);
-    r.left = arena_take(&a, s->group * (r.visit.room.stride + 1), sizeof *r.left);
+    r.left = arena_take(&a, s->group * (r.visit.scratch.stride + 1), sizeof *r.left);
     r.bytes = a.used;
     return r;
 }
 
 static size_t psa_cert_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    return cut_room(s, param, NULL).bytes;
+    return make_scratch(s, param, NULL).bytes;
 }
 
-static struct visit_room room_of(const struct method_lane *l)
+static struct visit_scratch scratch_of(const struct method_lane *l)
 {
-    return cut_room(l->shape, l->param, l->scratch).visit;
+    return make_scratch(l->shape, l->param, l->scratch).visit;
 }
 
 /* What the visit needs to prove coverage, in the lane's scratch. */
 static const struct op_visit_proof *proof_of(const struct method_lane *l)
 {
     const struct psa_cert_param *set = l->param;
-    const struct cert_room r = cut_room(l->shape, l->param, l->scratch);
-    *r.proof = (struct op_visit_proof){.bound = r.visit.room.score,
-                                       .bound_stride = r.visit.room.stride,
+    const struct cert_scratch r = make_scratch(l->shape, l->param, l->scratch);
+    *r.proof = (struct op_visit_proof){.bound = r.visit.scratch.score,
+                                       .bound_stride = r.visit.scratch.stride,
                                        .left = r.left,
                                        .by = bound_of(l->param),
                                        .side = l->side,
@@ -209,7 +210,7 @@ static void bound_pages(const struct method_batch *b)
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct room r = room_of(l).room;
+        const struct select_scratch r = scratch_of(l).scratch;
         const uint32_t n_page = pick_page_count(l);
         meter_bytes(l, n_page * meter_lines(0, psa_cert_side_bytes(l->shape, l->param)));
         list[n++] = (struct op_lane_bounds){.by = bound_of(l->param),
@@ -237,7 +238,8 @@ static void psa_cert_choose(const struct method_batch *b)
     }
     bound_pages(b);
     batch_vote(b, BATCH_PAGE);
-    visit_choose(b, &(struct visit_want){.rule = rule_of, .room = room_of, .proof = proof_of});
+    visit_choose(b,
+                 &(struct visit_want){.rule = rule_of, .scratch = scratch_of, .proof = proof_of});
 }
 
 static const struct method_decode hooks = {

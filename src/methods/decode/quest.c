@@ -32,8 +32,8 @@ static size_t quest_side_bytes(const struct method_shape *s, const void *param)
 
 static size_t quest_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    struct room r;
-    return room_make(&r, s, kind_of(param) == BOX_HALVES, NULL);
+    struct select_scratch r;
+    return select_scratch_make(&r, s, kind_of(param) == BOX_HALVES, NULL);
 }
 
 static void quest_seal(uint8_t *side, const struct method_shape *s, const void *param,

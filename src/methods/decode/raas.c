@@ -57,8 +57,8 @@ static void raas_see(const struct method_lane *l)
 
 /* Lists the pages that are not evicted in r->list, with their estimated shares of the attention in
  * r->vote. False: not finite. */
-static bool estimate(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
-                     uint32_t *n_live)
+static bool estimate(const struct select_scratch *r, const struct method_lane *l,
+                     const uint32_t *stamp, uint32_t *n_live)
 {
     struct method_lane live = *l;
     uint32_t n = 0;
@@ -85,8 +85,8 @@ static bool is_kept(const struct method_lane *l, uint32_t page)
 
 /* The index in r->list of the page to evict next: that with the oldest timestamp, of several the
  * one with the smallest estimate. UINT32_MAX: none may be evicted. */
-static uint32_t oldest(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
-                       uint32_t n_live)
+static uint32_t oldest(const struct select_scratch *r, const struct method_lane *l,
+                       const uint32_t *stamp, uint32_t n_live)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < n_live; i++) {
@@ -106,13 +106,13 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
                    n_page = pick_page_count(l);
     struct raas_state *s = l->state;
     uint32_t *stamp = (uint32_t *)(void *)(s + 1), n_live = 0;
-    struct room r;
+    struct select_scratch r;
     if (budget > l->pos && s->n_gone == 0) {
         pick_dense(out);
         return;
     }
     for (; s->n_page < n_page; s->n_page++) stamp[s->n_page] = s->n_page * PAGE_TOK;
-    room_make(&r, l->shape, false, l->scratch);
+    select_scratch_make(&r, l->shape, false, l->scratch);
     if (!estimate(&r, l, stamp, &n_live)) {
         pick_not_finite(out);
         return;
@@ -171,7 +171,7 @@ static bool raas_sound(const struct method_loaded *l)
 static const struct method_decode hooks = {
     .state_bytes = raas_state_bytes,
     .side_bytes = raas_side_bytes,
-    .scratch_bytes = room_page_bytes,
+    .scratch_bytes = select_scratch_page_bytes,
     .seal = raas_seal,
     .see = raas_see,
     .select = raas_select,

@@ -10,8 +10,8 @@
  * here: the rotation is that of hadamard.h; the query is not rounded to four bits. */
 #include "methods/hadamard.h"
 #include "methods/pick.h"
-#include "methods/room.h"
 #include "methods/rule.h"
+#include "methods/select_scratch.h"
 
 #include <string.h>
 
@@ -70,16 +70,16 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
 
 /* ---- Selection ---- */
 
-/* Scratch: that of room.h, and one page's sketch as f32. */
+/* Scratch: that of select_scratch.h, and one page's sketch as f32. */
 struct sketch {
-    struct room r;
+    struct select_scratch r;
     float *row; /* [PAGE_TOK + 1, d] signs as -1 and 1; the last row is the mean */
     float *dot; /* [group, PAGE_TOK + 1] products of the queries with these */
 };
 
 static size_t make_sketch(struct sketch *w, const struct method_shape *s, void *scratch)
 {
-    const size_t used = room_make(&w->r, s, true, scratch);
+    const size_t used = select_scratch_make(&w->r, s, true, scratch);
     struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
     w->row = arena_take(&a, (PAGE_TOK + 1) * (size_t)s->geom->head_dim, sizeof *w->row);
     w->dot = arena_take(&a, (size_t)s->group * (PAGE_TOK + 1), sizeof *w->dot);

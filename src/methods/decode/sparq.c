@@ -19,7 +19,8 @@ METHOD_PARAMS(sparq, PARAMS)
 
 /* Puts into r->qa the queries' `rank` channels with the largest sum of |q| over the group, and 0
  * for the others, divided by the square root of the share of each query's 1-norm that they hold. */
-static void choose_channels(const struct room *r, const struct method_lane *l, uint32_t rank)
+static void choose_channels(const struct select_scratch *r, const struct method_lane *l,
+                            uint32_t rank)
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     float weight[HEAD_DIM_MAX];
@@ -49,10 +50,10 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
     const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
     const uint32_t rank = min_u32(set->rank, d);
     struct method_lane narrow = *l;
-    struct room r;
+    struct select_scratch r;
     assert(d > 0);
     if (budget == 0) return;
-    room_make(&r, l->shape, true, l->scratch);
+    select_scratch_make(&r, l->shape, true, l->scratch);
     choose_channels(&r, l, rank);
     narrow.q = r.qa;
     pick_all_logits(r.score, r.stride, &narrow);
@@ -61,7 +62,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .scratch_bytes = room_token_bytes,
+    .scratch_bytes = select_scratch_token_bytes,
     .select = sparq_select,
 };
 

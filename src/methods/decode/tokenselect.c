@@ -51,7 +51,7 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
     const struct tokenselect_param *set = l->param;
     const uint32_t budget = rule_budget(out, l, set->budget, 0), n_page = pick_page_count(l);
     struct tokenselect_state *state = l->state;
-    struct room r;
+    struct select_scratch r;
     float *query = (float *)(void *)(state + 1);
     uint32_t *mask = (uint32_t *)(void *)(query + query_floats(l->shape));
     if (budget == 0) return;
@@ -64,7 +64,7 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
         pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;
     }
-    room_make(&r, l->shape, true, l->scratch);
+    select_scratch_make(&r, l->shape, true, l->scratch);
     pick_all_logits(r.score, r.stride, l);
     if (!rule_shares(out, l, &r, n_page * PAGE_TOK)) return;
     rule_tokens(out, l, &r, budget, sink, recent);
@@ -81,7 +81,7 @@ static bool tokenselect_sound(const struct method_loaded *l)
 
 static const struct method_decode hooks = {
     .state_bytes = tokenselect_state_bytes,
-    .scratch_bytes = room_token_bytes,
+    .scratch_bytes = select_scratch_token_bytes,
     .select = tokenselect_select,
     .sound = tokenselect_sound,
 };

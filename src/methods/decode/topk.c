@@ -36,6 +36,6 @@ const struct method topk_method = {
     .token_grain = true,
     .facts = {.n_forced = 4 + 31},
     .meets_segments = true,
-    .decode =
-        &(const struct method_decode){.scratch_bytes = room_token_bytes, .choose = topk_choose},
+    .decode = &(const struct method_decode){.scratch_bytes = select_scratch_token_bytes,
+                                            .choose = topk_choose},
 };

@@ -1,12 +1,13 @@
-/* room.h: the scratch memory of a selection, laid out by the same code that measures it. */
-#ifndef SAC_METHODS_ROOM_H
-#define SAC_METHODS_ROOM_H
+/* select_scratch.h: the scratch memory of a selection, laid out by the same code that measures it.
+ */
+#ifndef SAC_METHODS_SELECT_SCRATCH_H
+#define SAC_METHODS_SELECT_SCRATCH_H
 
 #include "base/mem.h"
 #include "methods/method.h"
 
 /* Scores of items, pages or tokens before the own page; stride is their maximum, rounded up. */
-struct room {
+struct select_scratch {
     size_t stride;
     float *score;   /* [group, stride] */
     float *vote;    /* [stride] */
@@ -18,8 +19,8 @@ struct room {
 };
 
 /* Lays out `scratch`, or only measures it (NULL); returns its bytes. */
-static inline size_t room_make(struct room *r, const struct method_shape *s, bool by_token,
-                               void *scratch)
+static inline size_t select_scratch_make(struct select_scratch *r, const struct method_shape *s,
+                                         bool by_token, void *scratch)
 {
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK, d = s->geom->head_dim;
@@ -37,7 +38,8 @@ static inline size_t room_make(struct room *r, const struct method_shape *s, boo
 
 /* Turns the first n scores of each query head into softmax shares, mean over the heads, in vote;
  * lse has the heads' denominators. False: a score is not finite. */
-static inline bool room_vote(const struct room *r, const struct method_lane *l, uint32_t n)
+static inline bool select_scratch_vote(const struct select_scratch *r, const struct method_lane *l,
+                                       uint32_t n)
 {
     return l->ops->vote(&(struct op_vote){.score = r->score,
                                           .score_stride = r->stride,
@@ -47,18 +49,18 @@ static inline bool room_vote(const struct room *r, const struct method_lane *l, 
                                           .lse = r->lse});
 }
 
-static inline size_t room_page_bytes(const struct method_shape *s, const void *param)
+static inline size_t select_scratch_page_bytes(const struct method_shape *s, const void *param)
 {
-    struct room r;
+    struct select_scratch r;
     (void)param;
-    return room_make(&r, s, false, NULL);
+    return select_scratch_make(&r, s, false, NULL);
 }
 
-static inline size_t room_token_bytes(const struct method_shape *s, const void *param)
+static inline size_t select_scratch_token_bytes(const struct method_shape *s, const void *param)
 {
-    struct room r;
+    struct select_scratch r;
     (void)param;
-    return room_make(&r, s, true, NULL);
+    return select_scratch_make(&r, s, true, NULL);
 }
 
 #endif
