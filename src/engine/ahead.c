@@ -32,7 +32,7 @@ void ahead_plan(sac_engine *e, struct arena *a)
  * alone keeps none, even if it has state on the host. */
 static bool keeps(const struct method_decode *hooks)
 {
-    const bool has_state = hooks->state_bytes && (hooks->away || !hooks->choose);
+    const bool has_state = hooks->state_bytes && (hooks->device || !hooks->choose);
     return has_state || hooks->past_rows || hooks->see;
 }
 
@@ -139,8 +139,8 @@ static void give_pages(sac_engine *e)
 
 static void swap_choices(sac_engine *e)
 {
-    const struct decode_choices c = e->decode.away.now;
-    e->decode.away.now = e->ahead.choices;
+    const struct decode_choices c = e->decode.device.now;
+    e->decode.device.now = e->ahead.choices;
     e->ahead.choices = c;
 }
 

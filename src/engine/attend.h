@@ -47,7 +47,8 @@ struct reading {
     bool streams;
     struct reading_rest rest; /* NULLs: no method estimates unread tokens */
     uint64_t choose_us;       /* time of the decode rows' selections */
-    bool away; /* the lists of decode rows are in a device's memory, and counted after the step */
+    bool on_device; /* the lists of decode rows are in a device's memory, and counted after the step
+                     */
 };
 
 /* Memory of the stage, from which readings are made. */

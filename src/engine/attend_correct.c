@@ -19,8 +19,8 @@ void attend_correct(sac_engine *e, const struct reading *r)
 {
     const struct config *c = &e->model->config;
     const uint32_t group = c->n_head / c->n_kv_head, d = c->head_dim;
-    if (r->away) decode_device_correct(e, r);
-    if (r->away || !r->rest.log) return;
+    if (r->on_device) decode_device_correct(e, r);
+    if (r->on_device || !r->rest.log) return;
     assert(r->lane && r->rest.value && r->rest.lse);
     for (uint32_t i = 0; i < r->n_decode * c->n_kv_head; i++) {
         const size_t row = r->run[i / c->n_kv_head].row0;

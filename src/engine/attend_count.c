@@ -60,7 +60,7 @@ static uint64_t bytes_seen(const struct page_geom *g, const struct attn_run *run
 static void count_bytes(sac_engine *e, const struct reading *r)
 {
     const struct page_geom *g = &e->pool.geom;
-    for (uint32_t i = 0; i < r->n_decode && !r->away; i++) {
+    for (uint32_t i = 0; i < r->n_decode && !r->on_device; i++) {
         const struct attn_run *run = &r->run[i];
         sac_reads *t = &e->batch.run[i].reads;
         assert(!run->select || r->lane);
@@ -78,7 +78,7 @@ static void count_bytes(sac_engine *e, const struct reading *r)
 static void count_reads(sac_engine *e, const struct reading *r)
 {
     const struct page_geom *g = &e->pool.geom;
-    for (uint32_t i = r->away ? r->n_decode : 0; i < r->n_run; i++) {
+    for (uint32_t i = r->on_device ? r->n_decode : 0; i < r->n_run; i++) {
         const struct attn_run *run = &r->run[i];
         const uint64_t n_read = tokens_read(e, run, r->window);
         sac_reads *t = &e->batch.run[i].reads;
@@ -92,7 +92,7 @@ static void count_reads(sac_engine *e, const struct reading *r)
 
 static void count_choices(sac_engine *e, const struct reading *r)
 {
-    const uint32_t n_lane = r->lane && !r->away ? r->n_decode * e->pool.geom.n_kv_head : 0;
+    const uint32_t n_lane = r->lane && !r->on_device ? r->n_decode * e->pool.geom.n_kv_head : 0;
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct reading_lane *lane = &r->lane[i];
         sac_reads *t = &e->batch.run[i / e->pool.geom.n_kv_head].reads;
@@ -118,5 +118,5 @@ void attend_count(sac_engine *e, const struct reading *r)
     count_reads(e, r);
     count_bytes(e, r);
     count_choices(e, r);
-    if (!r->away) proof_count(e, r);
+    if (!r->on_device) proof_count(e, r);
 }

@@ -160,7 +160,8 @@ sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_
 
 /* Fetches the pages of all runs to a device at once. No run waits: pages for which there is no room
  * are read from the host's memory. */
-static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t first, uint32_t end)
+static void fetch_on_device(const sac_engine *e, const struct reading *r, uint32_t first,
+                            uint32_t end)
 {
     const struct depot *d = e->pool.depot;
     if (!d || first == end) return;
@@ -174,14 +175,14 @@ static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t fi
 
 void attend_bring(const sac_engine *e, const struct reading *r)
 {
-    fetch_away(e, r, r->n_decode, r->n_run);
+    fetch_on_device(e, r, r->n_decode, r->n_run);
 }
 
 uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
 {
     uint32_t end = first;
     r->frames = pool_frames(&e->pool, r->layer);
-    fetch_away(e, r, 0, r->n_decode);
+    fetch_on_device(e, r, 0, r->n_decode);
     if (!e->pool.tier) return r->n_run;
     while (end < r->n_run && !engine_is_broken(e, end)) end++;
     if (end == first) return first + 1; /* the run's sequence has failed, and the run is skipped */

@@ -27,7 +27,7 @@ static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint
 }
 
 /* Seals into frames of the device, from which the pages are copied to the depot. */
-static void seal_away(sac_engine *e, uint32_t n)
+static void seal_on_device(sac_engine *e, uint32_t n)
 {
     struct attend *t = &e->attend;
     const struct pool *p = &e->pool;
@@ -68,7 +68,7 @@ void attend_seal(sac_engine *e, const struct reading *r)
     assert(n <= (size_t)t->n_new_page_max * g->n_kv_head);
     if (n == 0) return;
     if (e->pool.depot)
-        seal_away(e, n);
+        seal_on_device(e, n);
     else
         seal_here(e, n);
     side_seal(e, t->seal_id, n);

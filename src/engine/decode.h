@@ -21,7 +21,7 @@ struct decode_choices {
 };
 
 /* If a device selects: the results by layer, for the counters (decode_device.c). */
-struct decode_away {
+struct decode_device {
     /* [n_layer, n_seq_max * n_kv_head] a copy of struct decode's `made` */
     struct attn_count *count;
     struct decode_choices now; /* the host's part */
@@ -55,7 +55,7 @@ struct decode {
     float *logw;             /* of single tokens, as tok; NULL: none has any */
     struct attn_count *made; /* of a device: [n_layer, n_seq_max * n_kv_head] for its own layers */
     bool *attended; /* [n_seq_max, n_kv_head], or NULL: attention reads everything that is listed */
-    struct decode_away away;
+    struct decode_device device;
     struct decode_votes votes;
     /* [method_set_rooms] lanes in use: struct method_batch, and their numbers in the batch */
     struct method_lane *lane;

@@ -33,7 +33,7 @@ static void plan_choices(const sac_engine *e, struct arena *a, struct decode_cho
 
 void decode_device_plan(sac_engine *e, struct arena *a)
 {
-    struct decode_away *w = &e->decode.away;
+    struct decode_device *w = &e->decode.device;
     const size_t n_seq = e->params.n_seq_max, n_layer = e->pool.geom.n_layer;
     const size_t n = n_layer * n_seq * e->pool.geom.n_kv_head;
     w->count = arena_take(a, n, sizeof *w->count);
@@ -53,7 +53,7 @@ static bool rests(const sac_engine *e)
     const struct method_spec_list *specs = &e->method_set[METHOD_SET_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
-        if (m->has_rest && m->decode->away) return true;
+        if (m->has_rest && m->decode->device) return true;
     }
     return false;
 }
@@ -70,7 +70,7 @@ static struct reading_rest plan_rest(const sac_engine *e, struct arena *a)
 void decode_device_plan_rooms(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
-    d->away.rest = rests(e) ? plan_rest(e, a) : (struct reading_rest){0};
+    d->device.rest = rests(e) ? plan_rest(e, a) : (struct reading_rest){0};
     const size_t n_lane = (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
     d->made = arena_take_tensor(a, n_lane * e->params.n_seq_max, sizeof *d->made);
 }
@@ -88,7 +88,7 @@ static size_t first_lane(const sac_engine *e, uint32_t layer)
 static void list_left(sac_engine *e, uint32_t layer, uint32_t run_i, struct attn_run *run,
                       struct reading_lane *lane)
 {
-    const struct decode_away *w = &e->decode.away;
+    const struct decode_device *w = &e->decode.device;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, seq_i = e->batch.run[run_i].seq_i;
     const size_t max_page = e->pool.max_page;
     uint32_t *page = w->left + run_i * n_kv_head * max_page, n = 0;
@@ -130,7 +130,7 @@ static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const 
 {
     const struct decode *d = &e->decode;
     const size_t first = (size_t)item_i * e->pool.max_page, head = (size_t)item_i * e->shape.group;
-    const struct reading_rest *rest = &d->away.rest;
+    const struct reading_rest *rest = &d->device.rest;
     const bool may_rest = m->has_rest && rest->log;
     return (struct method_pick){.mask = d->mask + first,
                                 .rest_log = may_rest ? rest->log + head : NULL,
@@ -155,7 +155,7 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
         const bool asked = m->decode && d->lane[i].pos >= PAGE_TOK &&
                            d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
         d->pick[i].dense = !asked;
-        d->away.now.known[first_lane(e, r->layer) + i].asked = asked;
+        d->device.now.known[first_lane(e, r->layer) + i].asked = asked;
         n_asked += asked;
     }
     return n_asked;
@@ -184,7 +184,7 @@ static void ask(sac_engine *e, uint32_t first, uint32_t n)
                                    .lane = d->lane + first,
                                    .pick = d->pick + first,
                                    .result = d->result + first,
-                                   .away = true,
+                                   .on_device = true,
                                    .target = d->target + first,
                                    .list = d->list + first};
     if (m->decode && batch_next(&b, 0) < n) batch_choose(m->decode, &b);
@@ -218,7 +218,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
     const struct attn_run *run = &r->run[run_i];
     const page_id *table = run->table + item_i % n_kv_head * run->table_stride;
     struct method_pick *pick = &e->decode.pick[item_i];
-    uint32_t *word = e->decode.away.left;
+    uint32_t *word = e->decode.device.left;
     const uint32_t n_page = run->pos0 / PAGE_TOK;
     if (!pick->dense || !e->seqs[e->batch.run[run_i].seq_i].has_gaps ||
         !decode_method(e, run_i)->evicts)
@@ -232,7 +232,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
 static void note_choices(sac_engine *e, const struct reading *r, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        struct decode_known *known = &e->decode.away.now.known[first_lane(e, r->layer) + i];
+        struct decode_known *known = &e->decode.device.now.known[first_lane(e, r->layer) + i];
         known->dense = e->decode.pick[i].dense;
         known->not_finite = e->decode.pick[i].not_finite;
         mark_left(e, r, i);
@@ -249,8 +249,8 @@ static bool all_dense(const struct decode *d, uint32_t n)
 static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
 {
     struct decode *d = &e->decode;
-    d->away.now.listed[r->layer] = !all_dense(d, n);
-    if (!d->away.now.listed[r->layer]) return;
+    d->device.now.listed[r->layer] = !all_dense(d, n);
+    if (!d->device.now.listed[r->layer]) return;
     struct op_lane_list *list = (struct op_lane_list *)(void *)d->list;
     for (uint32_t i = 0; i < n; i++) {
         const size_t first = (size_t)i * e->pool.max_page;
@@ -276,7 +276,7 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
     const size_t first = (size_t)lane0 * e->pool.max_page;
     bool dense = true;
     for (uint32_t h = 0; h < n_kv_head; h++) dense = dense && d->pick[lane0 + h].dense;
-    d->away.now.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
+    d->device.now.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
     if (dense) return;
     r->run[run_i].chosen = (struct attn_chosen){
         .count = d->made + first_lane(e, r->layer) + lane0,
@@ -309,15 +309,15 @@ void decode_device_choose(sac_engine *e, struct reading *r)
     r->lane = e->attend.lane;
     memset(r->lane, 0, n * sizeof *r->lane);
     show_rows(e, r);
-    r->away = any_asks(e, r);
-    if (!r->away) {
+    r->on_device = any_asks(e, r);
+    if (!r->on_device) {
         for (uint32_t i = 0; i < n; i++) r->lane[i].dense = true;
         list_all_left(e, r);
         return;
     }
     const bool asks = make_lanes(e, r, n) > 0;
     if (asks || any_dropped(e, r)) begin_lanes(e, r->layer, n);
-    if (asks) r->rest = e->decode.away.rest;
+    if (asks) r->rest = e->decode.device.rest;
     if (asks) ask_all(e, n);
     note_choices(e, r, n);
     make_lists(e, r, n);
@@ -328,7 +328,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
         t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
     }
-    e->decode.away.now.pending = true;
+    e->decode.device.now.pending = true;
 }
 
 /* ---- Estimates of what is not read ---- */
@@ -344,7 +344,7 @@ void decode_device_correct(sac_engine *e, const struct reading *r)
         const struct method *m = decode_method(e, i / n_kv_head);
         const size_t row = r->run[i / n_kv_head].row0;
         const size_t head = (row * n_kv_head + i % n_kv_head) * group;
-        if (d->pick[i].dense || !m->has_rest || !m->decode->away) continue;
+        if (d->pick[i].dense || !m->has_rest || !m->decode->device) continue;
         list[n++] = (struct op_lane_rest){.out = e->scratch.attn + head * dim,
                                           .lse = r->rest.lse + head,
                                           .log = d->pick[i].rest_log,
@@ -361,13 +361,13 @@ void decode_device_correct(sac_engine *e, const struct reading *r)
 static bool any_listed(const sac_engine *e, const struct place *p)
 {
     for (uint32_t l = p->layer0; l < p->end; l++)
-        if (e->decode.away.now.listed[l]) return true;
+        if (e->decode.device.now.listed[l]) return true;
     return false;
 }
 
 void decode_device_fetch(sac_engine *e)
 {
-    const struct decode_away *w = &e->decode.away;
+    const struct decode_device *w = &e->decode.device;
     for (uint32_t i = place_first_device(e); i < e->n_place && w->now.pending; i++) {
         const struct place *p = &e->place[i];
         const size_t first = first_lane(e, p->layer0), n = first_lane(e, p->end) - first;
@@ -380,7 +380,7 @@ void decode_device_fetch(sac_engine *e)
 /* Restores a lane of a layer's reading from the counts. */
 static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *lane, size_t lane_i)
 {
-    const struct decode_away *w = &e->decode.away;
+    const struct decode_device *w = &e->decode.device;
     const struct attn_count *count = &w->count[lane_i];
     const struct decode_known *known = &w->now.known[lane_i];
     if (!w->now.listed[layer]) {
@@ -423,7 +423,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
         r.run[i] = (struct attn_run){
             .row0 = in->row0, .n_row = in->n_row, .pos0 = in->pos0, .kind = in->kind};
         list_left(e, layer, i, &r.run[i], &r.lane[i * (size_t)n_kv_head]);
-        if (!d->away.now.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
+        if (!d->device.now.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
         r.run[i].select = d->page;
         r.run[i].select_ptr = page_ptr;
         r.run[i].select_tok = d->tok;
@@ -435,8 +435,8 @@ static void count_layer(sac_engine *e, uint32_t layer)
 void decode_device_count(sac_engine *e)
 {
     const struct config *c = &e->model->config;
-    if (!e->decode.away.now.pending) return;
-    e->decode.away.now.pending = false;
+    if (!e->decode.device.now.pending) return;
+    e->decode.device.now.pending = false;
     for (uint32_t i = 0; i < e->batch.n_decode; i++) e->batch.run[i].reads = (sac_reads){0};
     for (uint32_t l = e->place[place_first_device(e)].layer0; l < c->n_layer; l++)
         if (!config_layer_is_local(c, l)) count_layer(e, l);

@@ -20,13 +20,13 @@ static const struct method_votes *votes_of(const sac_engine *e, uint32_t seq_i)
 {
     const struct method_decode *hooks =
         method_set_entry(e, METHOD_SET_DECODE, seq_i)->spec->method->decode;
-    return hooks && hooks->away && !e->backend.is_host ? hooks->away->votes : NULL;
+    return hooks && hooks->device && !e->backend.is_host ? hooks->device->votes : NULL;
 }
 
 size_t decode_votes_bytes(const sac_engine *e, const struct method_spec *spec)
 {
     const struct method_decode *hooks = spec->method->decode;
-    if (!place_has_device(e) || !hooks || !hooks->away || !hooks->away->votes) return 0;
+    if (!place_has_device(e) || !hooks || !hooks->device || !hooks->device->votes) return 0;
     return method_hook_bytes(hooks->scratch_bytes, &e->shape, spec->param);
 }
 
@@ -75,7 +75,7 @@ static bool look(sac_engine *e, const struct reading *r, uint32_t run_i,
                                        .lane = d->lane,
                                        .pick = d->pick,
                                        .result = d->result,
-                                       .away = true,
+                                       .on_device = true,
                                        .target = d->target,
                                        .list = d->list});
     for (uint32_t h = 0; h < n; h++)
@@ -122,7 +122,7 @@ static void settle_head(void *arg, uint32_t h, uint32_t worker_i)
 static void bring_marks(const sac_engine *e, uint32_t seq_i, size_t lane_i,
                         const struct method_marks *m)
 {
-    backend_up(&e->backend, method_set_away(e, METHOD_SET_DECODE, seq_i, lane_i), m->word,
+    backend_up(&e->backend, method_set_device_state(e, METHOD_SET_DECODE, seq_i, lane_i), m->word,
                (m->n_tok + PAGE_TOK - 1) / PAGE_TOK * sizeof *m->word);
 }
 

@@ -52,7 +52,7 @@ static sac_status refuse_setting(const sac_engine *e, const struct method_spec *
 static bool crosses_places(const struct method *m)
 {
     return (m->prefill && m->prefill->blocks) ||
-           (m->decode && (m->decode->away || m->decode->past_rows));
+           (m->decode && (m->decode->device || m->decode->past_rows));
 }
 
 /* Whether a method frees pages of some heads only, or has parameters for single heads. */

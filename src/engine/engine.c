@@ -72,15 +72,15 @@ static uint32_t usual_batch(const sac_engine *e)
     const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
     const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
-    const bool plans_away = names_device(e) && !p->kv_on_host;
+    const bool plans_on_device = names_device(e) && !p->kv_on_host;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (!hooks || hooks->any_chunk) continue;
         /* On a GPU these methods score all keys for some rows of the chunk, at a cost that hardly
          * depends on the number of rows. */
-        if (plans_away && (hooks->trace || hooks->antidiag)) return BATCH_MOST;
+        if (plans_on_device && (hooks->trace || hooks->antidiag)) return BATCH_MOST;
         /* Both sizes consist of whole segments. */
-        if (!plans_away || !hooks->blocks) return BATCH_LEAST;
+        if (!plans_on_device || !hooks->blocks) return BATCH_LEAST;
     }
     if (names_device(e)) return BATCH_MOST;
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
@@ -175,10 +175,10 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     const struct page_geom geom = geom_of(e);
     struct pool_span span[PLACES_MAX];
     const uint32_t n_span = divide_pages(e, span);
-    const bool is_away = place_has_device(e), has_tier = e->params.tier && !is_away;
+    const bool is_on_device = place_has_device(e), has_tier = e->params.tier && !is_on_device;
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
-    a->device = is_away ? &place_last(e)->arena : NULL;
+    a->device = is_on_device ? &place_last(e)->arena : NULL;
     pool_init(&e->pool, &geom,
               &(struct pool_size){.n_page = n_page,
                                   .n_seq = e->params.n_seq_max,

@@ -62,7 +62,7 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     lane.side_stride = m->side.bytes;
     lane.layer_state = method_set_state(e, at.kind, seq_i, lane0);
     lane.state = method_set_state(e, at.kind, seq_i, lane0 + at.kv_head);
-    lane.away = method_set_away(e, at.kind, seq_i, lane0 + at.kv_head);
+    lane.device_state = method_set_device_state(e, at.kind, seq_i, lane0 + at.kv_head);
     lane.state_stride = c->state_stride;
     lane.scratch = c->worker + at.room_i * c->worker_bytes;
     if (decodes && m->spec->method->decode) lane.family = m->spec->method->decode->family;

@@ -133,7 +133,7 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 /* ---- On a device ---- */
 
 /* `room`: a layer's part of the scratch. */
-static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
+static void read_layer_on_device(const struct mass *m, uint32_t layer, float *room)
 {
     const sac_engine *e = m->e;
     const struct config *c = &e->model->config;
@@ -158,7 +158,7 @@ static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
     backend_down(&e->backend, m->out + layer * n_tok_of(m), room, n_tok_of(m) * sizeof *room);
 }
 
-static sac_status read_away(sac_engine *e, struct mass *m, sac_error *err)
+static sac_status read_on_device(sac_engine *e, struct mass *m, sac_error *err)
 {
     const size_t n_spare =
         op_mass_spare(m->job->n_page, m->job->watch->n_sample, e->model->config.n_head);
@@ -169,7 +169,7 @@ static sac_status read_away(sac_engine *e, struct mass *m, sac_error *err)
                          e->backend.name, bytes >> 20);
     mirror_update(&e->pool, m->job->watch->seq_i, m->job->n_page);
     for (uint32_t layer = m->job->first; layer < m->job->end; layer++)
-        read_layer_away(m, layer, room);
+        read_layer_on_device(m, layer, room);
     const sac_status status = backend_wait(&e->backend, err);
     backend_give(&e->backend, room, bytes);
     return status;
@@ -199,7 +199,7 @@ sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac
     if (!m.turn) return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
     memset(mass, 0, c->n_layer * n_tok_of(&m) * sizeof *mass);
     m.n_view = segment_views_from(e, job->watch->seq_i, job->n_page, false, m.view, m.turn);
-    const sac_status status = e->backend.is_host ? read_here(&m, err) : read_away(e, &m, err);
+    const sac_status status = e->backend.is_host ? read_here(&m, err) : read_on_device(e, &m, err);
     mem_free(m.turn);
     return status;
 }

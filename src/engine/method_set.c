@@ -77,31 +77,33 @@ size_t method_set_rooms(const sac_engine *e)
 }
 
 /* How a device selects for the method; NULL: the host selects. */
-static const struct method_away *away_of(const sac_engine *e, const struct method *m)
+static const struct method_device *device_of(const sac_engine *e, const struct method *m)
 {
-    return m->decode && !e->backend.is_host ? m->decode->away : NULL;
+    return m->decode && !e->backend.is_host ? m->decode->device : NULL;
 }
 
 /* Bytes of a lane's state on the device. */
-static size_t away_bytes(const sac_engine *e, const struct method_away *away, size_t state_bytes)
+static size_t device_bytes(const sac_engine *e, const struct method_device *device,
+                           size_t state_bytes)
 {
-    return away->votes ? e->pool.max_page * sizeof(uint32_t) : state_bytes;
+    return device->votes ? e->pool.max_page * sizeof(uint32_t) : state_bytes;
 }
 
 size_t method_set_scratch_bytes(const sac_engine *e, const struct method_set_entry *m,
                                 const void *param)
 {
     const struct method *method = m->spec->method;
-    const struct method_away *away = away_of(e, method);
-    if (method->prefill && prefill_may_be_away(e, method->prefill) && !place_has_host(e))
+    const struct method_device *device = device_of(e, method);
+    if (method->prefill && prefill_may_be_on_device(e, method->prefill) && !place_has_host(e))
         return 0; /* the scratch belongs to a place (place.c) */
-    return method_hook_bytes(away ? away->scratch_bytes : m->hooks.scratch_bytes, &e->shape, param);
+    return method_hook_bytes(device ? device->scratch_bytes : m->hooks.scratch_bytes, &e->shape,
+                             param);
 }
 
 static void plan_kind(sac_engine *e, struct arena *a, struct method_set *c)
 {
     const size_t before = a->used;
-    c->state_stride = c->away_stride = c->worker_bytes = 0;
+    c->state_stride = c->device_stride = c->worker_bytes = 0;
     for (uint32_t i = 0; i < c->specs.n; i++) {
         struct method_set_entry *m = &c->method[i];
         const struct method_set_hooks *h = &m->hooks;
@@ -114,17 +116,20 @@ static void plan_kind(sac_engine *e, struct arena *a, struct method_set *c)
                                    .shape = &e->shape,
                                    .param = param,
                                    .bytes = method_hook_bytes(h->side_bytes, &e->shape, param)});
-        const struct method_away *away = away_of(e, m->spec->method);
+        const struct method_device *device = device_of(e, m->spec->method);
         assert(!m->state_bytes || h->sound);
         m->head_bytes =
-            away ? method_hook_bytes(away->head_bytes, &e->shape, param) : m->state_bytes;
+            device ? method_hook_bytes(device->head_bytes, &e->shape, param) : m->state_bytes;
         c->state_stride = mem_larger(c->state_stride, m->head_bytes);
-        if (away) c->away_stride = mem_larger(c->away_stride, away_bytes(e, away, m->state_bytes));
+        if (device)
+            c->device_stride =
+                mem_larger(c->device_stride, device_bytes(e, device, m->state_bytes));
         c->worker_bytes = mem_larger(c->worker_bytes, method_set_scratch_bytes(e, m, param));
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
-    c->away = c->away_stride ? arena_take_tensor(a, e->params.n_seq_max * c->n_lane, c->away_stride)
-                             : NULL;
+    c->device_state = c->device_stride
+                          ? arena_take_tensor(a, e->params.n_seq_max * c->n_lane, c->device_stride)
+                          : NULL;
     e->stats.side_bytes += a->used - before;
 }
 
@@ -173,12 +178,13 @@ uint8_t *method_set_state(const sac_engine *e, enum method_set_kind kind, uint32
     return c->state + (seq_i * c->n_lane + lane_i) * c->state_stride;
 }
 
-uint8_t *method_set_away(const sac_engine *e, enum method_set_kind kind, uint32_t seq_i,
-                         size_t lane_i)
+uint8_t *method_set_device_state(const sac_engine *e, enum method_set_kind kind, uint32_t seq_i,
+                                 size_t lane_i)
 {
     const struct method_set *c = &e->method_set[kind];
     assert(seq_i < e->params.n_seq_max && lane_i < c->n_lane);
-    return c->away ? c->away + (seq_i * c->n_lane + lane_i) * c->away_stride : NULL;
+    return c->device_state ? c->device_state + (seq_i * c->n_lane + lane_i) * c->device_stride
+                           : NULL;
 }
 
 void method_set_forget(sac_engine *e, enum method_set_kind kind, uint32_t seq_i)
@@ -202,10 +208,10 @@ void method_set_fork(sac_engine *e, uint32_t dst, uint32_t src)
         e->seqs[dst].method_i[kind] = e->seqs[src].method_i[kind];
         if (bytes)
             memcpy(method_set_state(e, kind, dst, 0), method_set_state(e, kind, src, 0), bytes);
-        const size_t away_bytes = e->method_set[kind].n_lane * e->method_set[kind].away_stride;
-        if (away_bytes)
-            backend_copy(&e->backend, method_set_away(e, kind, dst, 0),
-                         method_set_away(e, kind, src, 0), away_bytes);
+        const size_t device_bytes = e->method_set[kind].n_lane * e->method_set[kind].device_stride;
+        if (device_bytes)
+            backend_copy(&e->backend, method_set_device_state(e, kind, dst, 0),
+                         method_set_device_state(e, kind, src, 0), device_bytes);
     }
     e->seqs[dst].params = e->seqs[src].params;
     past_fork(e, dst, src);
@@ -243,7 +249,7 @@ void method_set_jump(sac_engine *e, uint32_t seq_i)
 
 sac_status method_set_meets_documents(const sac_engine *e, const struct method *m, sac_error *err)
 {
-    if (method_reads_joined_away(m) || !place_has_device(e)) return SAC_OK;
+    if (method_reads_joined_on_device(m) || !place_has_device(e)) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "decode method %s does not choose among joined documents on a GPU: use full, "
                      "or --device cpu",

@@ -39,10 +39,11 @@ struct method_set {
     struct method_spec_list specs; /* all dense: nothing here costs time in a step */
     struct method_set_entry method[SAC_METHODS_MAX];
     size_t n_lane; /* states of a sequence */
-    size_t state_stride, away_stride, worker_bytes;
-    uint8_t *state;  /* [n_seq_max][n_lane][state_stride] */
-    uint8_t *away;   /* [n_seq_max][n_lane][away_stride] states on a device (struct method_away) */
-    uint8_t *worker; /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
+    size_t state_stride, device_stride, worker_bytes;
+    uint8_t *state;        /* [n_seq_max][n_lane][state_stride] */
+    uint8_t *device_state; /* [n_seq_max][n_lane][device_stride] states on a device (struct
+                              method_device) */
+    uint8_t *worker;       /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
 };
 
 /* Parses the specifications in e->params, and copies their texts. */
@@ -79,7 +80,7 @@ uint8_t *method_set_state(const sac_engine *e, enum method_set_kind kind, uint32
                           size_t lane_i);
 /* The device's part of that state, addressed as if it had the host's part, too; NULL: no device has
  * any. */
-uint8_t *method_set_away(const sac_engine *e, enum method_set_kind kind, uint32_t seq_i,
-                         size_t lane_i);
+uint8_t *method_set_device_state(const sac_engine *e, enum method_set_kind kind, uint32_t seq_i,
+                                 size_t lane_i);
 
 #endif

@@ -109,7 +109,7 @@ static void keep_lane(const struct op_past *op)
 
 /* One launch per layer. The lanes' selections are over, so their list of descriptors can be
  * reused. */
-static void keep_away(sac_engine *e, const struct reading *r)
+static void keep_on_device(sac_engine *e, const struct reading *r)
 {
     struct op_past *list = (struct op_past *)(void *)e->decode.list;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, n = r->n_run * n_kv_head;
@@ -127,7 +127,7 @@ void past_keep(sac_engine *e, const struct reading *r)
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     if (!past_keeps(e, r)) return;
     if (!e->backend.is_host) {
-        keep_away(e, r);
+        keep_on_device(e, r);
         return;
     }
     for (uint32_t i = 0; i < r->n_run * n_kv_head; i++) {

@@ -72,7 +72,7 @@ static void load(sac_engine *e, uint32_t i)
     e->decode.logw = r->logw;
     e->decode.result = r->result;
     e->decode.made = r->made;
-    e->prefill.away.rooms = r->prefill;
+    e->prefill.device.rooms = r->prefill;
     e->side.data = r->side;
     e->side.n_page = r->n_side_page;
 }
@@ -157,7 +157,7 @@ static void keep(sac_engine *e)
                                     .logw = d->logw,
                                     .result = d->result,
                                     .made = d->made,
-                                    .prefill = e->prefill.away.rooms,
+                                    .prefill = e->prefill.device.rooms,
                                     .side = e->side.data,
                                     .n_side_page = e->side.n_page};
     for (int kind = 0; kind < METHOD_SET_KINDS; kind++)

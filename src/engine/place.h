@@ -55,7 +55,7 @@ struct place_rooms {
     float *logw;
     struct op_lane_result *result;
     struct attn_count *made;
-    struct prefill_rooms prefill; /* as in struct prefill_away */
+    struct prefill_rooms prefill; /* as in struct prefill_device */
     uint8_t *side;                /* as in struct side, of the pages of the place's layers */
     uint32_t n_side_page;
 };

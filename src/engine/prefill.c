@@ -45,8 +45,8 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     f->lane_list_max = 0;
     f->tile_max = 0;
     f->weighs = false;
-    f->away.list_max = f->away.run_list_max = f->away.fused_bytes = 0;
-    f->away.room_bytes = f->away.pool_bytes = f->away.trace_rows = 0;
+    f->device.list_max = f->device.run_list_max = f->device.fused_bytes = 0;
+    f->device.room_bytes = f->device.pool_bytes = f->device.trace_rows = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
@@ -59,7 +59,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         /* A run of r rows spans at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
-        if (prefill_may_be_away(e, hooks)) {
+        if (prefill_may_be_on_device(e, hooks)) {
             prefill_device_size(e, &specs->spec[i], lane * n_kv_head, all * n_kv_head);
             if (!place_has_host(e)) continue;
         }
@@ -452,7 +452,7 @@ void prefill_choose(sac_engine *e, struct reading *r)
             continue;
         }
         struct plan_call c = {.e = e, .r = r, .run_i = i};
-        if (prefill_is_away(e, run_hooks(&c)))
+        if (prefill_is_on_device(e, run_hooks(&c)))
             prefill_device_choose(e, r, i, &f->lists[n].plan);
         else
             plan_run(&c, &f->lists[n], &used, n);

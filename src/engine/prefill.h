@@ -45,7 +45,7 @@ struct prefill_rooms {
 };
 
 /* If a device selects (prefill_device.c). */
-struct prefill_away {
+struct prefill_device {
     size_t list_max;     /* maximum lists of a batch's runs; 0: no device selects */
     size_t run_list_max; /* the same of one run, for methods that mark pages by lists */
     struct prefill_rooms rooms;
@@ -82,7 +82,7 @@ struct prefill {
     uint32_t *tok;                 /* [list_max * tok_max] */
     float *tok_logw;               /* the same; NULL: no method weights tokens */
     uint32_t *range_ptr, *tok_ptr; /* [list_max + n_seq_max] */
-    struct prefill_away away;
+    struct prefill_device device;
     uint64_t *n_skip; /* [n_worker] as in struct op_attn, since the engine was created */
 };
 
@@ -112,8 +112,8 @@ void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s
 /* The same on a device, for which the host does not wait. Whether a device may select for a method
  * in some layers, and does in the current one; sizes and memory; the start of a layer; one run's
  * plan. */
-bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks);
-bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
+bool prefill_may_be_on_device(const sac_engine *e, const struct method_prefill *hooks);
+bool prefill_is_on_device(const sac_engine *e, const struct method_prefill *hooks);
 /* Provides scratch for a method's plans, with at least so many lists of a run and of a batch. */
 void prefill_device_size(sac_engine *e, const struct method_spec *spec, size_t run_list,
                          size_t list);

@@ -15,7 +15,7 @@
 
 #include <assert.h>
 
-bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks)
+bool prefill_may_be_on_device(const sac_engine *e, const struct method_prefill *hooks)
 {
     return place_has_device(e) &&
            (hooks->sample || hooks->blocks || hooks->trace || hooks->antidiag);
@@ -27,9 +27,9 @@ static bool has_own_room(const struct method_prefill *hooks)
     return hooks->trace || hooks->antidiag;
 }
 
-bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
+bool prefill_is_on_device(const sac_engine *e, const struct method_prefill *hooks)
 {
-    return !e->backend.is_host && prefill_may_be_away(e, hooks);
+    return !e->backend.is_host && prefill_may_be_on_device(e, hooks);
 }
 
 static size_t room_bytes(const sac_engine *e, const struct method_spec *spec)
@@ -45,7 +45,7 @@ static size_t room_bytes(const sac_engine *e, const struct method_spec *spec)
 void prefill_device_size(sac_engine *e, const struct method_spec *spec, size_t run_list,
                          size_t list)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     const struct method_prefill *hooks = spec->method->prefill;
     w->list_max = mem_larger(w->list_max, list);
     if (has_own_room(hooks)) {
@@ -67,7 +67,7 @@ void prefill_device_size(sac_engine *e, const struct method_spec *spec, size_t r
 
 static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena *a)
 {
-    const size_t n = e->prefill.away.list_max, n_seq = n ? e->params.n_seq_max : 0;
+    const size_t n = e->prefill.device.list_max, n_seq = n ? e->params.n_seq_max : 0;
     *s = (struct prefill_step){
         .list = arena_take(a, n * e->pool.geom.n_layer, sizeof *s->list),
         .plan = arena_take(a, n_seq, sizeof *s->plan),
@@ -78,7 +78,7 @@ static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena 
 
 void prefill_device_plan(sac_engine *e, struct arena *a)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     w->segment = arena_take(a, w->run_list_max, sizeof *w->segment);
     w->before = arena_take(a, w->list_max ? e->params.n_seq_max : 0, sizeof *w->before);
     w->row = arena_take(a, w->trace_rows, 2 * sizeof *w->row);
@@ -91,9 +91,9 @@ void prefill_device_plan(sac_engine *e, struct arena *a)
 
 void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
 {
-    const struct prefill_away *w = &e->prefill.away;
+    const struct prefill_device *w = &e->prefill.device;
     const struct page_geom *g = &e->pool.geom;
-    struct prefill_rooms *r = &e->prefill.away.rooms;
+    struct prefill_rooms *r = &e->prefill.device.rooms;
     const size_t n_run = w->run_list_max, n = w->list_max;
     const uint32_t n_query = OP_SAMPLE_TILE;
     r->mask = arena_take_tensor(a, n_run * e->pool.max_page, sizeof *r->mask);
@@ -112,7 +112,7 @@ void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
 
 void prefill_device_begin(sac_engine *e)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     struct prefill_step *s = &w->step[w->n_step];
     assert(prefill_device_has_room(e));
     s->n_plan = 0;
@@ -120,7 +120,7 @@ void prefill_device_begin(sac_engine *e)
 }
 
 /* A run for which lists are requested. */
-struct away_run {
+struct device_run {
     struct method_lane lane; /* of the first KV head */
     struct plan plan;
     uint32_t layer, n_tok; /* n_tok: tokens of the prompt */
@@ -151,7 +151,7 @@ static struct op_prompt_rows rows_of(const sac_engine *e, const struct attn_run 
 /* The lists of a layer from `first` on, with a number for this call. */
 static struct op_prompt_lists lists_of(sac_engine *e, uint32_t layer, size_t first, bool has_logw)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     const struct prefill *f = &e->prefill;
     return (struct op_prompt_lists){.failed = w->rooms.failed,
                                     .call = ++w->call,
@@ -163,9 +163,9 @@ static struct op_prompt_lists lists_of(sac_engine *e, uint32_t layer, size_t fir
                                     .made = w->rooms.made + layer * w->list_max + first};
 }
 
-static void sample(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+static void sample(sac_engine *e, const struct method_prefill *hooks, const struct device_run *r)
 {
-    const struct prefill_rooms *rooms = &e->prefill.away.rooms;
+    const struct prefill_rooms *rooms = &e->prefill.device.rooms;
     struct op_sample op = {.rows = r->rows,
                            .lists = r->lists,
                            .n_word = e->pool.max_page,
@@ -190,9 +190,9 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
 /* These methods use the scratch of a sample, which is large enough: for each list, 32 token weights
  * per page, 256 queries, and twice as many starts. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
-                          const struct away_run *r)
+                          const struct device_run *r)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     const size_t plan_i = w->step[w->n_step].n_plan;
     float *raw = (float *)(void *)w->rooms.weight;
@@ -215,9 +215,9 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
     e->ops.lanes.blocks(e->workers, &op);
 }
 
-static void trace(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+static void trace(sac_engine *e, const struct method_prefill *hooks, const struct device_run *r)
 {
-    const struct prefill_away *w = &e->prefill.away;
+    const struct prefill_device *w = &e->prefill.device;
     struct op_trace op = {.rows = r->rows,
                           .lists = r->lists,
                           .softcap = r->lane.softcap,
@@ -232,16 +232,16 @@ static void trace(sac_engine *e, const struct method_prefill *hooks, const struc
     e->ops.lanes.trace(e->workers, &op);
 }
 
-static void antidiag(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+static void antidiag(sac_engine *e, const struct method_prefill *hooks, const struct device_run *r)
 {
     struct op_antidiag op = {
-        .rows = r->rows, .lists = r->lists, .room = e->prefill.away.rooms.room};
+        .rows = r->rows, .lists = r->lists, .room = e->prefill.device.rooms.room};
     hooks->antidiag(&r->lane, r->n_tok, &op);
     assert(r->plan.tile_tok == OP_ANTIDIAG_TILE && r->plan.n_part == e->shape.group);
     e->ops.lanes.antidiag(e->workers, &op);
 }
 
-static void choose(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+static void choose(sac_engine *e, const struct method_prefill *hooks, const struct device_run *r)
 {
     if (hooks->sample)
         sample(e, hooks, r);
@@ -255,20 +255,20 @@ static void choose(sac_engine *e, const struct method_prefill *hooks, const stru
 
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
 {
-    const struct prefill_away *w = &e->prefill.away;
-    struct prefill_step *s = &e->prefill.away.step[w->n_step];
+    const struct prefill_device *w = &e->prefill.device;
+    struct prefill_step *s = &e->prefill.device.step[w->n_step];
     const uint32_t seq_i = e->batch.run[run_i].seq_i;
     const struct method_prefill *hooks =
         method_set_entry(e, METHOD_SET_PREFILL, seq_i)->spec->method->prefill;
     const struct plan p = prefill_shape(e, run_i);
     const uint32_t n_list = p.n_tile * e->pool.geom.n_kv_head * p.n_part,
                    first = s->first[s->n_plan];
-    struct away_run run = {.lane =
-                               lane_make(e, r, (struct lane_at){METHOD_SET_PREFILL, run_i, 0, 0}),
-                           .plan = p,
-                           .layer = r->layer,
-                           .n_tok = p.end + p.n_after,
-                           .lists = lists_of(e, r->layer, first, !has_own_room(hooks))};
+    struct device_run run = {.lane =
+                                 lane_make(e, r, (struct lane_at){METHOD_SET_PREFILL, run_i, 0, 0}),
+                             .plan = p,
+                             .layer = r->layer,
+                             .n_tok = p.end + p.n_after,
+                             .lists = lists_of(e, r->layer, first, !has_own_room(hooks))};
     run.rows = rows_of(e, &r->run[run_i], &run.lane, &p);
     assert(first + n_list <= w->list_max);
     assert(has_own_room(hooks) || n_list <= w->run_list_max);
@@ -290,7 +290,7 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
 
 void prefill_device_fetch(sac_engine *e)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     struct prefill_step *s = &w->step[w->n_step];
     if (!prefill_device_has_room(e) || s->n_plan == 0) return;
     for (uint32_t i = place_first_device(e); i < e->n_place; i++) {
@@ -304,14 +304,14 @@ void prefill_device_fetch(sac_engine *e)
 
 bool prefill_device_has_room(const sac_engine *e)
 {
-    return e->prefill.away.n_step < PREFILL_STEPS;
+    return e->prefill.device.n_step < PREFILL_STEPS;
 }
 
 /* Counts the lists of one run in a layer. */
 static void count_run(const sac_engine *e, const struct prefill_step *s, sac_reads *t,
                       uint32_t layer, uint32_t plan_i)
 {
-    const struct attn_list *list = s->list + layer * e->prefill.away.list_max + s->first[plan_i];
+    const struct attn_list *list = s->list + layer * e->prefill.device.list_max + s->first[plan_i];
     struct plan p = s->plan[plan_i];
     const uint32_t n_each = e->pool.geom.n_kv_head * p.n_part; /* lists of a tile */
     struct plan_stats stats = {0};
@@ -341,12 +341,12 @@ static void count_step(sac_engine *e, struct prefill_step *s)
 
 void prefill_device_count(sac_engine *e)
 {
-    struct prefill_away *w = &e->prefill.away;
+    struct prefill_device *w = &e->prefill.device;
     for (uint32_t i = 0; i < w->n_step; i++) count_step(e, &w->step[i]);
     w->n_step = 0;
 }
 
 void prefill_device_drop(sac_engine *e)
 {
-    e->prefill.away.n_step = 0;
+    e->prefill.device.n_step = 0;
 }

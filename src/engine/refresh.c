@@ -216,7 +216,7 @@ static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
     tier_release(p->tier, id, 1);
 }
 
-static void open_away(struct refresh *r)
+static void open_on_device(struct refresh *r)
 {
     const struct pool *p = &r->e->pool;
     const uint32_t n_kv_head = p->geom.n_kv_head, n = r->n_page * n_kv_head;
@@ -236,7 +236,7 @@ static sac_status open_pages(struct refresh *r, sac_error *err)
 {
     r->lost = SAC_OK;
     if (!r->e->backend.is_host)
-        open_away(r);
+        open_on_device(r);
     else
         workers_for(r->e->workers, r->n_page * r->e->pool.geom.n_kv_head, open_page, r);
     return r->lost == SAC_OK ? SAC_OK : tier_explain(r->e->pool.tier, (sac_status)r->lost, err);

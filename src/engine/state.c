@@ -65,9 +65,9 @@ static sac_status walk_past(struct stream *s, const struct image *im)
         float *ring = p->n_slot ? past_ring(im->e, im->seq_i, lane) : NULL;
         if (config_layer_is_local(c, (uint32_t)(lane / im->head.n_kv_head))) continue;
         for (uint32_t pos = im->head.n_tok - im->head.n_past; pos < im->head.n_tok; pos++)
-            TRY(state_transfer_away(s, im->e,
-                                    ring ? (uint8_t *)(ring + pos % p->n_slot * floats) : NULL,
-                                    floats * sizeof *ring));
+            TRY(state_transfer_device(s, im->e,
+                                      ring ? (uint8_t *)(ring + pos % p->n_slot * floats) : NULL,
+                                      floats * sizeof *ring));
     }
     return SAC_OK;
 }
@@ -78,14 +78,15 @@ static sac_status walk_state(struct stream *s, const struct image *im)
         const enum method_set_kind kind = (enum method_set_kind)i;
         const size_t bytes = im->head.state_bytes[kind];
         const struct method_set_entry *m = method_set_entry(im->e, kind, im->seq_i);
-        const size_t n_head = im->keeps[kind] ? m->head_bytes : bytes, n_away = bytes - n_head;
+        const size_t n_head = im->keeps[kind] ? m->head_bytes : bytes, n_device = bytes - n_head;
         for (size_t lane = 0; lane < im->e->method_set[kind].n_lane && bytes; lane++) {
             TRY(state_transfer(
                 s, im->keeps[kind] ? method_set_state(im->e, kind, im->seq_i, lane) : NULL,
                 n_head));
-            if (n_away > 0)
-                TRY(state_transfer_away(
-                    s, im->e, method_set_away(im->e, kind, im->seq_i, lane) + n_head, n_away));
+            if (n_device > 0)
+                TRY(state_transfer_device(
+                    s, im->e, method_set_device_state(im->e, kind, im->seq_i, lane) + n_head,
+                    n_device));
         }
     }
     return SAC_OK;

@@ -18,7 +18,7 @@ sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *
     return SAC_OK;
 }
 
-sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n)
+sac_status state_transfer_device(struct stream *s, const sac_engine *e, uint8_t *at, size_t n)
 {
     const struct pool *p = &e->pool;
     const size_t most = p->geom.tail_bytes;

@@ -82,7 +82,7 @@ size_t state_lane_count(const struct image *im);
 /* Transfers bytes of the pool, which may be on a device. */
 sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n);
 /* The same for tensors that are not pages; NULL: the bytes are read and discarded. */
-sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n);
+sac_status state_transfer_device(struct stream *s, const sac_engine *e, uint8_t *at, size_t n);
 /* The parts of a state that concern pages, in order: which exist, their cards, checksums of their
  * bodies, and the bodies. */
 sac_status state_walk_table(struct stream *s, struct image *im);

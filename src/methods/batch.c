@@ -48,11 +48,11 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
     void (*const all)(const struct method_batch *) =
         hooks->choose ? hooks->choose : hooks->select_lanes;
     assert(!hooks->choose + !hooks->select + !hooks->select_lanes == 2 && b->n > 0);
-    if (b->away && hooks->away) {
-        hooks->away->choose(b);
+    if (b->on_device && hooks->device) {
+        hooks->device->choose(b);
     } else if (all) {
         all(b);
-        for (uint32_t i = 0; i < b->n && !b->away; i++)
+        for (uint32_t i = 0; i < b->n && !b->on_device; i++)
             read_result(&b->lane[i], &b->pick[i], &b->result[i]);
     } else {
         workers_for(b->workers, b->n, select_lane, &c);
@@ -192,7 +192,7 @@ static void make_shares(const struct method_batch *b,
                                           .sum = r.sum,
                                           .result = &b->result[i],
                                           .later = later};
-        if (later && !b->away) *r.later = list[n]; /* the next slot uses the list, too */
+        if (later && !b->on_device) *r.later = list[n]; /* the next slot uses the list, too */
         n++;
     }
     if (n > 0) b->ops->lanes.shares(b->workers, b->ops, list, n);
@@ -360,7 +360,7 @@ void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
                                                  .pos = l->pos},
                                           .n_more = n_tok - n_open,
                                           .most = w.most * n_tok,
-                                          .shares = b->away ? NULL : r.later,
+                                          .shares = b->on_device ? NULL : r.later,
                                           .piece = r.piece,
                                           .state = r.state,
                                           .result = &b->result[i]};

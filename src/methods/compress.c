@@ -258,7 +258,7 @@ static struct kept want_sums(const struct method_lane *l)
     return k;
 }
 
-static void sum_away(const struct method_batch *b)
+static void sum_on_device(const struct method_batch *b)
 {
     for (uint32_t i = 0; i < b->n; i++) b->target[i] = KEPT_SUM;
     kept_choose(b, want_sums);
@@ -272,27 +272,27 @@ static struct method_marks marks(const struct method_shape *shape, const void *p
     return (struct method_marks){v.mask, s->n_dropped > 0 ? s->n_known : 0};
 }
 
-static struct kept_made made_away(const struct method_lane *l)
+static struct kept_made made_on_device(const struct method_lane *l)
 {
     const struct compress_state *s = l->state;
-    return (struct kept_made){l->away, s->n_known, 0, candidates(s)};
+    return (struct kept_made){l->device_state, s->n_known, 0, candidates(s)};
 }
 
-static void choose_away(const struct method_batch *b)
+static void choose_on_device(const struct method_batch *b)
 {
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1))
         if (reads_in_part(b->lane[i].state, &b->pick[i])) b->target[i] = KEPT_READ;
-    kept_read(b, made_away);
+    kept_read(b, made_on_device);
 }
 
 static const struct method_votes votes = {
-    .due = asks_for_sums, .look = sum_away, .settle = settle, .marks = marks};
+    .due = asks_for_sums, .look = sum_on_device, .settle = settle, .marks = marks};
 
-const struct method_away compress_away = {
+const struct method_device compress_device = {
     .head_bytes = compress_state_bytes,
     .scratch_bytes = kept_scratch_bytes,
     .votes = &votes,
-    .choose = choose_away,
+    .choose = choose_on_device,
 };
 
 static struct compress_state *state_of(struct evict_state *v, const struct method_lane *l,

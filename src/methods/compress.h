@@ -79,7 +79,7 @@ bool compress_hear_due(const struct method_shape *s, const void *param, const vo
 bool compress_lives(const struct method_lane *l, uint32_t tok);
 
 /* Selection on a device, for methods whose window votes (compress_shares). */
-extern const struct method_away compress_away;
+extern const struct method_device compress_device;
 
 /* The shared hooks of methods of this kind; the family of each is its policy. */
 #define COMPRESS_HOOKS                                                                             \
@@ -88,7 +88,7 @@ extern const struct method_away compress_away;
 
 /* The same for those whose window votes, on a device, too. */
 #define COMPRESS_WINDOW_HOOKS                                                                      \
-    COMPRESS_HOOKS, .past_rows = compress_past_rows, .away = &compress_away
+    COMPRESS_HOOKS, .past_rows = compress_past_rows, .device = &compress_device
 
 /* Fields of struct method that all of them share. */
 #define COMPRESS_WINDOW_TRAITS                                                                     \

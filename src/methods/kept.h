@@ -1,6 +1,6 @@
 /* kept.h: selections that are made at some steps and kept for the steps between, in the form that a
  * device makes and keeps (ops/observe.h): the tokens to which the queries of the last rows attend
- * most, or columns and diagonals. A method's `away` is built from these; the marks are in the
+ * most, or columns and diagonals. A method's `device` is built from these; the marks are in the
  * device's part of its state. For other methods the host selects, from the device's sums of
  * attention. */
 #ifndef SAC_METHODS_KEPT_H

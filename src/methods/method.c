@@ -64,7 +64,7 @@ static bool asks(const struct method *m)
            hooks->question(spec.param) != CONTEXT_QUESTION_NONE;
 }
 
-bool method_reads_joined_away(const struct method *m)
+bool method_reads_joined_on_device(const struct method *m)
 {
     return !m->decode;
 }
@@ -76,11 +76,11 @@ bool method_on_any_backend(const struct method *m)
     const struct method_decode *d = m->decode;
     const struct method_prefill *p = m->prefill;
     if (m->context && m->context->decode)
-        return method_reads_joined_away(method_find("decode", m->context->decode));
+        return method_reads_joined_on_device(method_find("decode", m->context->decode));
     if (p)
         return p->by_place ||
                ((p->sample || p->blocks || p->trace || p->antidiag) && (!p->seal || p->note));
-    return !d || ((d->choose || d->away) && (!d->seal || d->note));
+    return !d || ((d->choose || d->device) && (!d->seal || d->note));
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

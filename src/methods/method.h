@@ -120,7 +120,7 @@ struct method_lane {
     size_t side_stride;
     const void *table;              /* of method_prefill.table, or NULL */
     void *state;                    /* [state_bytes]; where a device selects, only its head */
-    void *away;                     /* on the device: struct method_away; or NULL */
+    void *device_state;             /* on the device: struct method_device; or NULL */
     const struct page_lines *lines; /* of the pages, for a device to count what selection reads */
     const float *looked; /* where a device has accumulated attention (struct method_votes): [pos
                             + 1] sums */
@@ -179,7 +179,7 @@ struct method_batch {
     const struct method_lane *lane; /* [n] */
     struct method_pick *pick;       /* [n] those that are set to dense are left alone */
     struct op_lane_result *result;  /* [n] zeroed; the host does not read them if `away` */
-    bool away;                      /* masks, lists, scratch and results are in a device's memory */
+    bool on_device;                 /* masks, lists, scratch and results are in a device's memory */
     uint32_t *target;               /* [n] what each takes: batch.h */
     void *list;                     /* [n] union op_lane: room for descriptors */
 };
@@ -214,9 +214,9 @@ struct method_votes {
 
 /* What a device does instead of `select`. The first bytes of a state, its head, belong to the host,
  * which counts there by positions alone; the rest is written and read by slots on the device, where
- * nothing is zeroed. A saved state has both. For a lane `away`, there are as many bytes as in the
- * state, with the head unused; or, with votes, the words of its marks. */
-struct method_away {
+ * nothing is zeroed. A saved state has both. For `device_state` of a lane there are as many bytes
+ * as in the state, with the head unused; or, with votes, the words of its marks. */
+struct method_device {
     size_t (*head_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
     const struct method_votes *votes; /* then the head is the whole state; or NULL */
@@ -246,10 +246,10 @@ struct method_decode {
     /* One of these three. `choose` selects for all lanes of a batch by slots of ops/lanes.h, and
      * reads no key, score or result itself, nor a state where a device selects, so any backend with
      * these slots can run it. `select` is host code, called for each lane; methods with other needs
-     * have it, and perhaps `away` in addition. `select_lanes` is the same for all lanes of a batch,
-     * with all workers if there are more workers than lanes; it reports in n_chosen of the lanes'
-     * results what it has selected. */
-    const struct method_away *away;
+     * have it, and perhaps `device` in addition. `select_lanes` is the same for all lanes of a
+     * batch, with all workers if there are more workers than lanes; it reports in n_chosen of the
+     * lanes' results what it has selected. */
+    const struct method_device *device;
     const char *(*refuses)(const void *param); /* on a device: the parameter setting that it
                                                   cannot run; NULL: none */
     void (*choose)(const struct method_batch *b);
@@ -407,7 +407,7 @@ const struct method *method_find(const char *kind, const char *name);
 
 /* Whether a decode method can serve joined documents where a device attends. Those with `choose`
  * cannot. */
-bool method_reads_joined_away(const struct method *m);
+bool method_reads_joined_on_device(const struct method *m);
 /* Whether a method stores side data and selects by operations that every backend has, and not by
  * host code. Of a context method: whether a device can read what it joins, with the decode method
  * that it requires. */

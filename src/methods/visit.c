@@ -45,7 +45,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
     const struct attn_range open =
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
     const uint32_t first = min_u32(open.begin, open.end) / PAGE_TOK;
-    if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own state */
+    if (!b->on_device) memset(r.state, 0, sizeof *r.state); /* a device clears its own state */
     return (struct op_lane_visit){.geom = l->shape->geom,
                                   .frames = l->frames,
                                   .layer = l->layer,
@@ -86,7 +86,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .rest = rule.rest,
                                   .by_mean = rule.by_mean,
                                   .until = UINT32_MAX,
-                                  .last = b->away ? NULL : rule.last};
+                                  .last = b->on_device ? NULL : rule.last};
 }
 
 /* Makes the descriptors, those of a team adjacent, with their lanes' numbers in `target`; returns

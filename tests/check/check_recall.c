@@ -5,7 +5,7 @@
 #include "brief.h"
 #include "cuda_lib.h"
 #include "methods/decode/lfps.c"
-#include "methods/decode/lfps_away.c"
+#include "methods/decode/lfps_device.c"
 
 enum { FIRST = 1003, N_STEP = 40, BRIEF_FIRST = 1023, N_BRIEF = 2 }; /* over a page's end */
 
@@ -79,7 +79,7 @@ static void open_there(void)
     there.ops.lanes.recall = lanes_recall;
     there.ops.lanes.ends = lanes_ends;
     page_lines_init(&there.lines, &b.geom);
-    there.scratch_bytes = lfps_away_bytes(&b.shape, b.spec.param);
+    there.scratch_bytes = lfps_device_bytes(&b.shape, b.spec.param);
     there.pool = put(b.pool, b.pool_bytes);
     there.tail = put(b.tail, b.tail_bytes);
     there.result = take_nans(LB_HEADS * sizeof *there.result);
@@ -110,7 +110,7 @@ static void point_there(struct method_lane lane[LB_HEADS])
         lane[h].page = there.page[h];
         lane[h].own = there.tail + (b.lane[h].own - b.tail);
         lane[h].state = &there.head[h];
-        lane[h].away = there.state[h];
+        lane[h].device_state = there.state[h];
         lane[h].scratch = there.scratch[h];
         lane[h].lines = &there.lines;
         there.pick[h] = (struct method_pick){.mask = there.mask[h],
@@ -138,7 +138,7 @@ static void choose_there(uint32_t pos, uint32_t n_lane)
                                                                    .lane = lane + h,
                                                                    .pick = there.pick + h,
                                                                    .result = there.result + h,
-                                                                   .away = true,
+                                                                   .on_device = true,
                                                                    .target = target,
                                                                    .list = list});
     get(there.got, there.result, sizeof there.got);

@@ -718,7 +718,7 @@ static void chunks_under_way_are_counted(void **state)
     must(sac_seq_create(e, &seq, &err), &err);
     append(e, seq, tok, N_TOK, SAC_ROW_PROMPT);
     must(sac_step(e, hear, &h, &n, &err), &err);
-    assert_true(e->runs_on && e->prefill.away.n_step == 1);
+    assert_true(e->runs_on && e->prefill.device.n_step == 1);
     sac_seq_remove(e, seq);
     assert_false(e->runs_on);
     must(sac_seq_create(e, &seq, &err), &err);

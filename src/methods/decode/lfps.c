@@ -17,7 +17,8 @@
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
  * and thresholds come from power sums that follow those changes. Tables are independent, so each is
  * a piece of work for any worker: it finds its candidates, scores them, selects and learns; the
- * worker that finishes the last one of a KV head joins the selections. On a device: lfps_away.c. */
+ * worker that finishes the last one of a KV head joins the selections. On a device: lfps_device.c.
+ */
 #include "methods/decode/lfps.h"
 
 #include "methods/batch.h"
@@ -450,7 +451,7 @@ static const struct method_decode hooks = {
     .past_rows = lfps_past_rows,
     .see = lfps_see,
     .select_lanes = lfps_choose,
-    .away = &lfps_away,
+    .device = &lfps_device,
     .sound = lfps_sound,
 };
 

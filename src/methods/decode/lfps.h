@@ -1,5 +1,5 @@
 /* lfps.h: the parameters of LFPS and its rules, shared by the host (lfps.c) and devices
- * (lfps_away.c); private to these. */
+ * (lfps_device.c); private to these. */
 #ifndef SAC_METHODS_DECODE_LFPS_H
 #define SAC_METHODS_DECODE_LFPS_H
 
@@ -26,7 +26,7 @@
 PARAM_STRUCT(lfps, LFPS_PARAMS)
 
 /* Selection on a device. */
-extern const struct method_away lfps_away;
+extern const struct method_device lfps_device;
 
 static inline struct lfps_rule lfps_rule_of(const struct method_shape *s, const void *param)
 {

@@ -249,10 +249,10 @@ static size_t loopserve_head_bytes(const struct method_shape *s, const void *par
 }
 
 /* A device's copy of the state, of which only the addresses of the masks are used. */
-static struct parts away_parts(const struct method_lane *l)
+static struct parts device_parts(const struct method_lane *l)
 {
     struct parts p;
-    cut_state(&p, l->shape, l->param, l->away);
+    cut_state(&p, l->shape, l->param, l->device_state);
     return p;
 }
 
@@ -264,7 +264,7 @@ static struct kept want_kept(const struct method_lane *l)
     const uint32_t row0 = max_u32(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = min_u32(set->sink, row0);
     const uint32_t n_most = by_lines(l) ? 2 * row0 : row0 - sink;
-    return (struct kept){away_parts(l).mask, row0, n, sink, min_u32(budget, n_most)};
+    return (struct kept){device_parts(l).mask, row0, n, sink, min_u32(budget, n_most)};
 }
 
 static struct kept_made made_kept(const struct method_lane *l)
@@ -272,7 +272,7 @@ static struct kept_made made_kept(const struct method_lane *l)
     const struct loopserve_param *set = l->param;
     const struct loop_state *s = l->state;
     const uint32_t every = set->every;
-    return (struct kept_made){away_parts(l).mask, s->n_chosen, set->sink,
+    return (struct kept_made){device_parts(l).mask, s->n_chosen, set->sink,
                               s->n_chosen - min_u32(every, s->n_chosen)};
 }
 
@@ -280,7 +280,7 @@ static struct kept_lines made_lines(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
     const struct loop_state *s = l->state;
-    const struct parts p = away_parts(l);
+    const struct parts p = device_parts(l);
     return (struct kept_lines){p.column, p.slash, s->n_line, set->sink,
                                l->pos + 1 - s->n_line + set->every};
 }
@@ -303,7 +303,7 @@ static bool next_step(const struct method_lane *l, uint32_t *step)
     return true;
 }
 
-static void loopserve_away(const struct method_batch *b)
+static void loopserve_device(const struct method_batch *b)
 {
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1))
         if (!next_step(&b->lane[i], &b->target[i])) pick_dense(&b->pick[i]);
@@ -312,10 +312,10 @@ static void loopserve_away(const struct method_batch *b)
     kept_read_lines(b, made_lines);
 }
 
-static const struct method_away away = {
+static const struct method_device device = {
     .head_bytes = loopserve_head_bytes,
     .scratch_bytes = kept_scratch_bytes,
-    .choose = loopserve_away,
+    .choose = loopserve_device,
 };
 
 /* Selections that contain removed tokens are dropped. */
@@ -345,7 +345,7 @@ static const struct method_decode hooks = {
     .past_rows = loopserve_past_rows,
     .see = loopserve_see,
     .select = loopserve_select,
-    .away = &away,
+    .device = &device,
     .cut = loopserve_cut,
     .sound = loopserve_sound,
 };

@@ -1,4 +1,4 @@
-/* lfps_away.c: LFPS on a device, by slots of ops/recall.h, with one thread block per table. The
+/* lfps_device.c: LFPS on a device, by slots of ops/recall.h, with one thread block per table. The
  * host knows from positions alone when a lane learns and what its tables cover, and never waits. */
 #include "methods/decode/lfps.h"
 
@@ -13,15 +13,15 @@ static size_t lfps_head_bytes(const struct method_shape *s, const void *param)
 }
 
 /* A lane's scratch in the device's memory. */
-struct away_room {
+struct device_scratch {
     struct op_recall_room step;
     double *sum;                /* of op_lane_settle */
     float *spare;               /* of op_lane_observe, which takes one table after the other */
     struct op_lane_result *met; /* whether all was finite while the tables were filled */
 };
 
-static size_t make_away_room(struct away_room *r, const struct method_shape *s, uint32_t n_table,
-                             void *scratch)
+static size_t make_device_scratch(struct device_scratch *r, const struct method_shape *s,
+                                  uint32_t n_table, void *scratch)
 {
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const uint32_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
@@ -39,33 +39,33 @@ static size_t make_away_room(struct away_room *r, const struct method_shape *s, 
     return a.used;
 }
 
-static size_t lfps_away_bytes(const struct method_shape *s, const void *param)
+static size_t lfps_device_bytes(const struct method_shape *s, const void *param)
 {
-    struct away_room r;
-    return make_away_room(&r, s, lfps_rule_of(s, param).n_table, NULL);
+    struct device_scratch r;
+    return make_device_scratch(&r, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
 /* A lane whose tables are in the device's memory. */
-struct away_lane {
+struct device_lane {
     const struct method_lane *lane;
     struct lfps_rule rule;
     struct lfps_state *state; /* in the host's memory */
     struct op_memory memory;  /* the rest, in the device's */
-    struct away_room room;
+    struct device_scratch room;
 };
 
-static struct away_lane open_away(const struct method_lane *l)
+static struct device_lane open_on_device(const struct method_lane *l)
 {
-    struct away_lane w = {.lane = l, .rule = lfps_rule_of(l->shape, l->param), .state = l->state};
+    struct device_lane w = {.lane = l, .rule = lfps_rule_of(l->shape, l->param), .state = l->state};
     struct parts p;
-    lfps_turn_state(&p, l->shape, w.rule.n_table, l->away);
-    make_away_room(&w.room, l->shape, w.rule.n_table, l->scratch);
+    lfps_turn_state(&p, l->shape, w.rule.n_table, l->device_state);
+    make_device_scratch(&w.room, l->shape, w.rule.n_table, l->scratch);
     w.memory = p.memory;
     return w;
 }
 
 /* Zeroes all tables, which are adjacent in memory, and the result. */
-static struct op_lane_begin put_empty(const struct away_lane *w)
+static struct op_lane_begin put_empty(const struct device_lane *w)
 {
     const struct op_memory *m = &w->memory;
     const float *end = m->sla + m->n_table * (m->n_tok + PAGE_TOK);
@@ -75,7 +75,7 @@ static struct op_lane_begin put_empty(const struct away_lane *w)
 }
 
 /* Adds the softmax weights of up to OP_OBSERVE_ROWS prompt rows to a table (Eq. 4). */
-static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table, uint32_t row0,
+static struct op_lane_observe put_rows(const struct device_lane *w, uint32_t table, uint32_t row0,
                                        uint32_t end)
 {
     const struct method_lane *l = w->lane;
@@ -101,7 +101,7 @@ static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table
 
 /* The entries are sums of the weights of n rows and heads; `unit` makes each table sum to 1 / (2 (1
  * - decay)) (Eq. 4). */
-static struct op_lane_settle put_settle(const struct away_lane *w)
+static struct op_lane_settle put_settle(const struct device_lane *w)
 {
     const struct method_lane *l = w->lane;
     const struct attn_range past = lfps_turn_past(l, &w->rule);
@@ -123,7 +123,7 @@ static struct op_lane_settle put_settle(const struct away_lane *w)
 }
 
 /* Counts the keys and values that filling the tables reads; of the keys as the host reads them. */
-static void count_learning(const struct away_lane *w)
+static void count_learning(const struct device_lane *w)
 {
     const struct method_lane *l = w->lane;
     const struct attn_range past = lfps_turn_past(l, &w->rule);
@@ -147,7 +147,7 @@ static bool learn_rows(const struct method_batch *b, uint32_t table, uint32_t fr
     struct op_lane_observe *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
+        const struct device_lane w = open_on_device(&b->lane[i]);
         const struct attn_range past = lfps_turn_past(w.lane, &w.rule);
         if (past.begin + from < past.end)
             list[n++] = put_rows(&w, table, past.begin + from, past.end);
@@ -156,14 +156,14 @@ static bool learn_rows(const struct method_batch *b, uint32_t table, uint32_t fr
     return n > 0;
 }
 
-static void away_learn(const struct method_batch *b)
+static void learn_on_device(const struct method_batch *b)
 {
     struct op_lane_begin *empty = b->list;
     struct op_lane_settle *settle = b->list;
     const uint32_t n_table = lfps_rule_of(b->lane->shape, b->lane->param).n_table;
     uint32_t n = 0;
     for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
+        const struct device_lane w = open_on_device(&b->lane[i]);
         empty[n++] = put_empty(&w);
         count_learning(&w);
     }
@@ -173,14 +173,14 @@ static void away_learn(const struct method_batch *b)
         for (uint32_t from = 0; learn_rows(b, table, from);) from += OP_OBSERVE_ROWS;
     n = 0;
     for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
+        const struct device_lane w = open_on_device(&b->lane[i]);
         settle[n++] = put_settle(&w);
         w.state->n_mean = pick_page_count(w.lane) * PAGE_TOK;
     }
     b->ops->lanes.settle(b->workers, settle, n);
 }
 
-static struct op_lane_recall put_step(const struct away_lane *w, const struct method_pick *pick,
+static struct op_lane_recall put_step(const struct device_lane *w, const struct method_pick *pick,
                                       struct op_lane_result *result)
 {
     const struct method_lane *l = w->lane;
@@ -211,7 +211,7 @@ static struct op_lane_recall put_step(const struct away_lane *w, const struct me
 }
 
 /* Counts the tokens that are added to the means, and those from which rho (Eq. 6) is computed. */
-static void count_step(const struct away_lane *w)
+static void count_step(const struct device_lane *w)
 {
     const struct method_lane *l = w->lane;
     const struct lfps_param *set = l->param;
@@ -222,13 +222,13 @@ static void count_step(const struct away_lane *w)
     meter_bytes(l, row * (set->sink + l->pos - lfps_local_begin(l)));
 }
 
-static void away_step(const struct method_batch *b)
+static void step_on_device(const struct method_batch *b)
 {
     struct op_lane_recall *list = b->list;
     struct op_lane_ends *ends = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
+        const struct device_lane w = open_on_device(&b->lane[i]);
         list[n++] = put_step(&w, &b->pick[i], &b->result[i]);
         count_step(&w);
         *w.state = (struct lfps_state){w.lane->pos + 1, w.lane->pos + 1};
@@ -248,19 +248,19 @@ static void away_step(const struct method_batch *b)
 
 /* Tables that are not finite stay so until the next prompt, and their lane is dense: the host,
  * which could have them filled anew, does not wait to learn of it. */
-static void lfps_choose_away(const struct method_batch *b)
+static void lfps_choose_on_device(const struct method_batch *b)
 {
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct lfps_state *s = b->lane[i].state;
         if (lfps_reads_all(&b->lane[i])) pick_dense(&b->pick[i]);
         b->target[i] = s->n_learnt == 0;
     }
-    away_learn(b);
-    away_step(b);
+    learn_on_device(b);
+    step_on_device(b);
 }
 
-const struct method_away lfps_away = {
+const struct method_device lfps_device = {
     .head_bytes = lfps_head_bytes,
-    .scratch_bytes = lfps_away_bytes,
-    .choose = lfps_choose_away,
+    .scratch_bytes = lfps_device_bytes,
+    .choose = lfps_choose_on_device,
 };
