@@ -150,7 +150,7 @@ static void choose_there(uint32_t pos, uint32_t n_lane)
 static struct parts parts_of(uint8_t *state)
 {
     struct parts p;
-    lfps_turn_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table, state);
+    lfps_table_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table, state);
     return p;
 }
 
@@ -183,8 +183,8 @@ static void assert_states(uint32_t h, uint32_t pos)
         const struct op_pair *of = &want.memory.pair[i], *is = &got.memory.pair[i];
         assert_near((double)of->unit, (double)is->unit, 1e-5);
         for (int sla = 0; sla < 2; sla++) {
-            const float *x = lfps_turn_row(&want, i, sla, pos),
-                        *y = lfps_turn_row(&got, i, sla, pos);
+            const float *x = lfps_table_row(&want, i, sla, pos),
+                        *y = lfps_table_row(&got, i, sla, pos);
             for (uint32_t t = 0; t <= pos; t++) assert_near((double)x[t], (double)y[t], 1e-3);
             assert_moments(sla ? &is->sla : &is->ver, y, pos + 1);
         }

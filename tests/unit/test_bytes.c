@@ -340,15 +340,15 @@ static void lfps_reads_tables_and_single_keys(void **state)
 {
     (void)state;
     static struct parts p;
-    struct lfps_room w;
+    struct lfps_scratch w;
     EACH_TYPE(i)
     {
         open_at(types[i], "lfps:a=0.03,heads=group,bypass=1,budget=650");
         for (uint32_t h = 0; h < LB_HEADS; h++) assert_int_equal(b.pick[h].n_bypass, 0);
         /* The scratch is that of the last head. */
         const struct method_lane *l = &b.lane[LB_HEADS - 1];
-        lfps_turn_state(&p, &b.shape, 1, l->state);
-        lfps_turn_room(&w, &b.shape, 1, b.scratch);
+        lfps_table_state(&p, &b.shape, 1, l->state);
+        lfps_table_scratch(&w, &b.shape, 1, b.scratch);
         const size_t walk = (PAGES + 1) * 32 * sizeof(float);
         const size_t at = (p.memory.n_tok - 1 - N) * sizeof(float) % LINE;
         /* Sinks and newest tokens, for the sparsity. */

@@ -4,7 +4,7 @@
 #include "methods/decode/lfps.c"
 
 static struct lane_bench b;
-static struct turn t;
+static struct lfps_table t;
 
 enum { POS = 95, SINK_TOK = 4 }; /* the last token of the third page */
 
@@ -15,13 +15,13 @@ static void open_tables(const char *spec, const float *ver, const float *sla)
     lb_seal(&b);
     lb_point(&b, POS, false);
     const struct lfps_rule rule = lfps_rule_of(&b.shape, b.spec.param);
-    lfps_turn_open(&t, &b.lane[0], &rule, 0);
+    lfps_table_open(&t, &b.lane[0], &rule, 0);
     t.p.memory.pair[0].unit = 1;
     for (uint32_t i = SINK_TOK; i <= POS; i++) {
-        lfps_turn_change(&lfps_turn_row(&t.p, 0, false, POS)[i], &t.p.memory.pair[0].ver,
-                         (double)ver[i]);
-        lfps_turn_change(&lfps_turn_row(&t.p, 0, true, POS)[i], &t.p.memory.pair[0].sla,
-                         (double)sla[i]);
+        lfps_table_change(&lfps_table_row(&t.p, 0, false, POS)[i], &t.p.memory.pair[0].ver,
+                          (double)ver[i]);
+        lfps_table_change(&lfps_table_row(&t.p, 0, true, POS)[i], &t.p.memory.pair[0].sla,
+                          (double)sla[i]);
     }
 }
 
@@ -103,15 +103,15 @@ static void a_step_leaves_the_worked_table(void **state)
     update_tables(&t);
     double sum = 0;
     for (uint32_t i = 0; i < 6; i++) {
-        const double now = (double)lfps_turn_row(&t.p, 0, false, POS)[40 + i] * (double)pair->unit;
+        const double now = (double)lfps_table_row(&t.p, 0, false, POS)[40 + i] * (double)pair->unit;
         assert_true(fabs(now - want[i]) < 1e-5);
         sum += now;
     }
     assert_true(fabs(sum - 9.5 - 0.5) < 1e-5);
     /* The other table by the same tokens: distances, which the next query finds one place on. */
-    const float *by_distance = lfps_turn_row(&t.p, 0, true, POS);
+    const float *by_distance = lfps_table_row(&t.p, 0, true, POS);
     assert_true(fabs((double)by_distance[42] * 0.95 - (0.665241 - 1.0 / 6)) < 1e-5);
-    assert_true(lfps_turn_row(&t.p, 0, true, POS + 1)[43] == by_distance[42]);
+    assert_true(lfps_table_row(&t.p, 0, true, POS + 1)[43] == by_distance[42]);
     lb_close(&b);
 }
 
@@ -130,10 +130,11 @@ static void the_prompt_fills_both_tables(void **state)
     const struct method_batch one = {.ops = &b.ops, .n = 1, .lane = b.lane};
     const struct call c = {.b = &one, .rule = lfps_rule_of(&b.shape, b.spec.param)};
     assert_true(open_lane(&c, &b.lane[0]));
-    lfps_turn_learn(&one, &c.rule);
-    lfps_turn_open(&t, &b.lane[0], &c.rule, 0);
+    lfps_table_learn(&one, &c.rule);
+    lfps_table_open(&t, &b.lane[0], &c.rule, 0);
     assert_int_equal(t.w.step->n_bad, 0);
-    const float *ver = lfps_turn_row(&t.p, 0, false, POS), *sla = lfps_turn_row(&t.p, 0, true, POS);
+    const float *ver = lfps_table_row(&t.p, 0, false, POS),
+                *sla = lfps_table_row(&t.p, 0, true, POS);
     assert_true(ver[1] == 0 && fabsf(ver[30] - 5) < 1e-4f && fabsf(ver[50] - 5) < 1e-4f);
     /* Rows 91 to 94 looked 61 to 64 back at 30: from row 95 that is 31 to 34. */
     for (uint32_t i = 31; i <= 34; i++) assert_true(fabsf(sla[i] - 1.25f) < 1e-4f);
@@ -150,7 +151,7 @@ static void tables_of_no_use_are_learnt_anew(void **state)
     lb_seal(&b);
     for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
     lb_row(&b, POS, false);
-    lfps_turn_open(&t, &b.lane[0], &(struct lfps_rule){.n_table = 1}, 0);
+    lfps_table_open(&t, &b.lane[0], &(struct lfps_rule){.n_table = 1}, 0);
     t.p.memory.pair->unit = NAN;
     lb_row(&b, POS + 1, false);
     assert_false(b.pick[0].dense);

@@ -191,7 +191,7 @@ static void thresholds_follow_the_kurtosis(void **state)
         double mean = 0;
         for (int t = 0; t < 8; t++) {
             float entry = 0;
-            lfps_turn_change(&entry, &m, (double)x[i][t]);
+            lfps_table_change(&entry, &m, (double)x[i][t]);
             mean += (double)x[i][t] / 8;
         }
         const struct threshold y = find_threshold(&m, 8, 0.2);
@@ -201,7 +201,7 @@ static void thresholds_follow_the_kurtosis(void **state)
     struct op_moments m = {0};
     for (int t = 0; t < 8; t++) {
         float entry = 0;
-        lfps_turn_change(&entry, &m, 2);
+        lfps_table_change(&entry, &m, 2);
     }
     assert_true(find_threshold(&m, 8, 0.2).flat);
 }
@@ -210,9 +210,9 @@ static double table_sum(uint32_t h, bool sla, uint32_t pos)
 {
     struct parts p;
     double sum = 0;
-    lfps_turn_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table,
-                    lb_state(&b, b.layer, h));
-    for (uint32_t t = 0; t <= pos; t++) sum += (double)lfps_turn_row(&p, 0, sla, pos)[t];
+    lfps_table_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table,
+                     lb_state(&b, b.layer, h));
+    for (uint32_t t = 0; t <= pos; t++) sum += (double)lfps_table_row(&p, 0, sla, pos)[t];
     return sum * (double)p.memory.pair[0].unit;
 }
 

@@ -33,13 +33,13 @@ PARAM_TABLE(lfps, struct lfps_param, LFPS_PARAMS)
 static size_t lfps_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
-    return lfps_turn_state(&p, s, lfps_rule_of(s, param).n_table, NULL);
+    return lfps_table_state(&p, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
 static size_t lfps_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    struct lfps_room w;
-    return lfps_turn_room(&w, s, lfps_rule_of(s, param).n_table, NULL);
+    struct lfps_scratch w;
+    return lfps_table_scratch(&w, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
 static uint32_t lfps_past_rows(const struct method_shape *s, const void *param)
@@ -89,7 +89,7 @@ static void mark_above(uint32_t *out, const struct method_lane *l, const float *
 /* Eq. 7 and 9: C0 are the tokens above the threshold of either table; C1 are these and their
  * neighbours at offsets -1, 1 and 2, where they are above the mean of either table. Returns whether
  * both tables are flat. */
-static bool find_candidates(const struct turn *t)
+static bool find_candidates(const struct lfps_table *t)
 {
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
@@ -97,8 +97,8 @@ static bool find_candidates(const struct turn *t)
     const struct op_pair *pair = &t->p.memory.pair[t->table];
     const struct threshold ver = find_threshold(&pair->ver, n - sink, set->a);
     const struct threshold sla = find_threshold(&pair->sla, n - sink, set->a);
-    const float *v = lfps_turn_row(&t->p, t->table, false, l->pos);
-    const float *s = lfps_turn_row(&t->p, t->table, true, l->pos);
+    const float *v = lfps_table_row(&t->p, t->table, false, l->pos);
+    const float *s = lfps_table_row(&t->p, t->table, true, l->pos);
     uint32_t *hot = t->hot, *above = t->above;
     memset(hot, 0, n_word * sizeof *hot);
     memset(above, 0, n_word * sizeof *above);
@@ -123,7 +123,7 @@ static void mark_range(uint32_t *mask, uint32_t begin, uint32_t end)
 
 /* Puts C1 and the local window into `cand`; or, with `all` or tables that say nothing, every token
  * after the sinks. */
-static void gather(const struct turn *t, bool all)
+static void gather(const struct lfps_table *t, bool all)
 {
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
@@ -134,7 +134,7 @@ static void gather(const struct turn *t, bool all)
 }
 
 /* Scores n_key keys of `k` for n_q scaled queries, into the columns of `score` from `at` on. */
-static void score_keys(const struct turn *t, const float *q, uint32_t n_q, uint32_t n_key,
+static void score_keys(const struct lfps_table *t, const float *q, uint32_t n_q, uint32_t n_key,
                        uint32_t at)
 {
     const struct method_lane *l = &t->lane;
@@ -157,7 +157,7 @@ static void score_keys(const struct turn *t, const float *q, uint32_t n_q, uint3
 }
 
 /* Lists the tokens of `mask`, ascending, in `tok`, and scores them for n_q scaled queries. */
-static void score_tokens(struct turn *t, const uint32_t *mask, const float *q, uint32_t n_q)
+static void score_tokens(struct lfps_table *t, const uint32_t *mask, const float *q, uint32_t n_q)
 {
     const struct method_lane *l = &t->lane;
     const uint32_t d = l->shape->geom->head_dim;
@@ -179,7 +179,7 @@ static void score_tokens(struct turn *t, const uint32_t *mask, const float *q, u
 
 /* Copies the scaled queries of the table's heads to w.q, without those of bypassed heads (`bypass`
  * NULL: of all); returns their number. */
-static uint32_t take_queries(const struct turn *t, const bool *bypass)
+static uint32_t take_queries(const struct lfps_table *t, const bool *bypass)
 {
     const struct method_lane *l = &t->lane;
     const uint32_t d = l->shape->geom->head_dim;
@@ -197,7 +197,7 @@ static uint32_t take_queries(const struct turn *t, const bool *bypass)
 /* Eq. 5 and 6, in logs: w_sink and w_local are exact; w_global is n times the mean of a log-normal
  * distribution (Eq. 14) whose log mean is the score of the mean key. A head is bypassed if rho =
  * w_sink / (w_sink + w_global + w_local) exceeds `bypass`. False: something is not finite. */
-static bool find_sparsity(struct turn *t)
+static bool find_sparsity(struct lfps_table *t)
 {
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
@@ -216,7 +216,7 @@ static bool find_sparsity(struct turn *t)
         out->sink[g] = -INFINITY;
         for (uint32_t c = 0; c < d; c++) middle += (double)q[c] * t->p.memory.key_sum[c] / n;
         out->rest[g] = (float)(log(n) + middle * (double)l->scale +
-                               lfps_turn_norm2(q, d) * (double)t->p.memory.spread[g] / 2);
+                               lfps_table_norm2(q, d) * (double)t->p.memory.spread[g] / 2);
         for (uint32_t i = 0; i < t->n_tok; i++) {
             float *sum = t->tok[i] < sink ? &out->sink[g] : &local;
             if (t->tok[i] < l->pos) *sum = log_add(*sum, score[i]);
@@ -230,7 +230,7 @@ static bool find_sparsity(struct turn *t)
 
 /* The softmax weights of the listed tokens, averaged over the table's heads that are not bypassed,
  * and the heads' log masses. False: a score is not finite. */
-static bool weigh(const struct turn *t, float *lse)
+static bool weigh(const struct lfps_table *t, float *lse)
 {
     return t->lane.ops->vote(&(struct op_vote){.score = t->score,
                                                .score_stride = t->w.o.stride,
@@ -242,7 +242,7 @@ static bool weigh(const struct turn *t, float *lse)
 
 /* Scores the candidates. With guard=on, if those of a head hold less mass than its w_global, all
  * tokens become candidates. False: a score is not finite. */
-static bool score_candidates(struct turn *t)
+static bool score_candidates(struct lfps_table *t)
 {
     const struct lfps_param *set = t->lane.param;
     const struct sparsity *s = &t->w.step->sparsity;
@@ -260,7 +260,7 @@ static bool score_candidates(struct turn *t)
 }
 
 /* C2: reduces the list, its scores and `cand` to the k candidates with the largest weights. */
-static void keep_best(struct turn *t, uint32_t k)
+static void keep_best(struct lfps_table *t, uint32_t k)
 {
     const struct ops *ops = t->lane.ops;
     const uint32_t n_word = (t->n_tok + 31) / 32;
@@ -283,12 +283,12 @@ static void keep_best(struct turn *t, uint32_t k)
 }
 
 /* Eq. 10: the entries of C2 gain w - 1 / (2 |C2|). The decay of all entries is in `unit`. */
-static void update_tables(const struct turn *t)
+static void update_tables(const struct lfps_table *t)
 {
     const struct method_lane *l = &t->lane;
     struct op_pair *pair = &t->p.memory.pair[t->table];
-    float *ver = lfps_turn_row(&t->p, t->table, false, l->pos),
-          *sla = lfps_turn_row(&t->p, t->table, true, l->pos);
+    float *ver = lfps_table_row(&t->p, t->table, false, l->pos),
+          *sla = lfps_table_row(&t->p, t->table, true, l->pos);
     assert(t->n_tok > 0);
     const double unit = (double)pair->unit, half_mean = 1 / (2.0 * t->n_tok);
     struct op_moments in_ver = pair->ver, in_sla = pair->sla;
@@ -298,8 +298,8 @@ static void update_tables(const struct turn *t)
         const double by = ((double)t->weight[i] - half_mean) / unit;
         ver_line = meter_entry(l, &ver[tok], ver_line);
         sla_line = meter_entry(l, &sla[tok], sla_line);
-        lfps_turn_change(&ver[tok], &in_ver, by);
-        lfps_turn_change(&sla[tok], &in_sla, by);
+        lfps_table_change(&ver[tok], &in_ver, by);
+        lfps_table_change(&sla[tok], &in_sla, by);
     }
     pair->ver = in_ver;
     pair->sla = in_sla;
@@ -308,7 +308,7 @@ static void update_tables(const struct turn *t)
 /* A table's step of Algorithm 1: leaves C2 in `cand` and updates the tables by it. Where all heads
  * are bypassed, `cand` is empty and the tables neither decay nor change. False: a score is not
  * finite. */
-static bool select_tokens(struct turn *t)
+static bool select_tokens(struct lfps_table *t)
 {
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
@@ -326,7 +326,7 @@ static bool select_tokens(struct turn *t)
     pair->unit *= (float)set->decay;
     update_tables(t);
     meter_build(l);
-    if (!(pair->unit >= OP_RECALL_LEAST)) lfps_turn_plain(t);
+    if (!(pair->unit >= OP_RECALL_LEAST)) lfps_table_plain(t);
     return true;
 }
 
@@ -346,7 +346,8 @@ static void add_rest(const struct parts *p, const struct method_lane *l, const s
 
 /* The lane reads the union of its tables' selections, and the sinks and the local window, which are
  * all that bypassed heads select. */
-static void end_lane(const struct turn *t, const struct method_lane *l, struct method_pick *out)
+static void end_lane(const struct lfps_table *t, const struct method_lane *l,
+                     struct method_pick *out)
 {
     const struct lfps_param *set = l->param;
     const struct step *step = t->w.step;
@@ -376,13 +377,13 @@ static void choose_table(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct call *c = arg;
     const uint32_t lane_i = item_i / c->rule.n_table;
     const struct method_lane *l = &c->b->lane[lane_i];
-    struct turn t;
+    struct lfps_table t;
     (void)worker_i;
-    lfps_turn_open(&t, l, &c->rule, item_i % c->rule.n_table);
+    lfps_table_open(&t, l, &c->rule, item_i % c->rule.n_table);
     struct step *step = t.w.step;
     if (step->dense) return;
-    if (!select_tokens(&t)) lfps_turn_bad(&t);
-    lfps_turn_count(&t, l);
+    if (!select_tokens(&t)) lfps_table_bad(&t);
+    lfps_table_count(&t, l);
     if (__atomic_sub_fetch(&step->n_left, 1, __ATOMIC_ACQ_REL) > 0) return;
     end_lane(&t, l, &c->b->pick[lane_i]);
     c->b->result[lane_i].n_chosen = c->b->pick[lane_i].n_chosen;
@@ -392,14 +393,14 @@ static void choose_table(void *arg, uint32_t item_i, uint32_t worker_i)
  * decode row, or not finite, as a device may have left them, are to be filled from the prompt. */
 static bool open_lane(const struct call *c, const struct method_lane *l)
 {
-    struct turn t;
-    lfps_turn_open(&t, l, &c->rule, 0);
+    struct lfps_table t;
+    lfps_table_open(&t, l, &c->rule, 0);
     struct step *step = t.w.step;
     memset(step, 0, sizeof *step);
     step->n_left = c->rule.n_table;
     step->dense = lfps_reads_all(l);
     if (!step->dense && (t.p.state->n_learnt == 0 || isnan(t.p.memory.pair->unit)))
-        lfps_turn_begin(&t);
+        lfps_table_begin(&t);
     return !step->dense;
 }
 
@@ -407,22 +408,22 @@ static bool open_lane(const struct call *c, const struct method_lane *l)
  * from is not finite. */
 static bool update_lane(const struct call *c, const struct method_lane *l)
 {
-    struct turn t;
-    lfps_turn_open(&t, l, &c->rule, 0);
+    struct lfps_table t;
+    lfps_table_open(&t, l, &c->rule, 0);
     struct step *step = t.w.step;
     step->dense = step->dense || step->n_bad > 0;
     if (step->dense) return step->n_bad == 0;
     t.meter.kind = METER_BUILD;
-    lfps_turn_means(&t);
+    lfps_table_means(&t);
     t.p.state->n_learnt = l->pos + 1;
-    lfps_turn_count(&t, l);
+    lfps_table_count(&t, l);
     return true;
 }
 
 static void lfps_see(const struct method_lane *l)
 {
     struct parts p;
-    lfps_turn_state(&p, l->shape, lfps_rule_of(l->shape, l->param).n_table, l->state);
+    lfps_table_state(&p, l->shape, lfps_rule_of(l->shape, l->param).n_table, l->state);
     if (l->is_prompt) p.state->n_learnt = 0; /* a new question: the tables are filled anew */
 }
 
@@ -431,7 +432,7 @@ static void lfps_choose(const struct method_batch *b)
     struct call c = {.b = b, .rule = lfps_rule_of(b->lane->shape, b->lane->param)};
     for (uint32_t i = 0; i < b->n; i++)
         if (!open_lane(&c, &b->lane[i])) pick_dense(&b->pick[i]);
-    lfps_turn_learn(b, &c.rule);
+    lfps_table_learn(b, &c.rule);
     for (uint32_t i = 0; i < b->n; i++)
         if (!update_lane(&c, &b->lane[i])) pick_not_finite(&b->pick[i]);
     workers_for(b->workers, b->n * c.rule.n_table, choose_table, &c);

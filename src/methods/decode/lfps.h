@@ -3,7 +3,7 @@
 #ifndef SAC_METHODS_DECODE_LFPS_H
 #define SAC_METHODS_DECODE_LFPS_H
 
-#include "methods/decode/lfps_turn.h"
+#include "methods/decode/lfps_table.h"
 #include "methods/method_spec.h"
 
 #define LFPS_LOCAL 6u /* the local window of Eq. 5, t-6 .. t-1: always candidates */

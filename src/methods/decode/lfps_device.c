@@ -58,7 +58,7 @@ static struct device_lane open_on_device(const struct method_lane *l)
 {
     struct device_lane w = {.lane = l, .rule = lfps_rule_of(l->shape, l->param), .state = l->state};
     struct parts p;
-    lfps_turn_state(&p, l->shape, w.rule.n_table, l->device_state);
+    lfps_table_state(&p, l->shape, w.rule.n_table, l->device_state);
     make_device_scratch(&w.room, l->shape, w.rule.n_table, l->scratch);
     w.memory = p.memory;
     return w;
@@ -104,7 +104,7 @@ static struct op_lane_observe put_rows(const struct device_lane *w, uint32_t tab
 static struct op_lane_settle put_settle(const struct device_lane *w)
 {
     const struct method_lane *l = w->lane;
-    const struct attn_range past = lfps_turn_past(l, &w->rule);
+    const struct attn_range past = lfps_table_past(l, &w->rule);
     const uint32_t n = (past.end - past.begin) * (l->shape->group / w->rule.n_table);
     const size_t width = (size_t)l->shape->group * l->shape->geom->head_dim;
     return (struct op_lane_settle){
@@ -126,7 +126,7 @@ static struct op_lane_settle put_settle(const struct device_lane *w)
 static void count_learning(const struct device_lane *w)
 {
     const struct method_lane *l = w->lane;
-    const struct attn_range past = lfps_turn_past(l, &w->rule);
+    const struct attn_range past = lfps_table_past(l, &w->rule);
     meter_build(l);
     observe_count(l, past.begin, past.end);
     meter_bytes(l, (uint64_t)pick_page_count(l) * l->shape->geom->bytes);
@@ -148,7 +148,7 @@ static bool learn_rows(const struct method_batch *b, uint32_t table, uint32_t fr
     uint32_t n = 0;
     for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
         const struct device_lane w = open_on_device(&b->lane[i]);
-        const struct attn_range past = lfps_turn_past(w.lane, &w.rule);
+        const struct attn_range past = lfps_table_past(w.lane, &w.rule);
         if (past.begin + from < past.end)
             list[n++] = put_rows(&w, table, past.begin + from, past.end);
     }

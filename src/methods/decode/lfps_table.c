@@ -1,17 +1,18 @@
-/* lfps_turn.c: see the header. Tables are stored divided by the decay so far, so a step changes
+/* lfps_table.c: see the header. Tables are stored divided by the decay so far, so a step changes
  * only the entries that it has read.
  *
  * A prompt is processed a few rows at a time: workers score them against parts of the context, then
  * each table adds the attention of its heads. Sums over parts are added in their order, so results
  * do not depend on the number of workers. */
-#include "methods/decode/lfps_turn.h"
+#include "methods/decode/lfps_table.h"
 
 #include "base/mem.h"
 #include "methods/meter.h"
 
 #include <string.h>
 
-size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table, void *state)
+size_t lfps_table_state(struct parts *p, const struct method_shape *s, uint32_t n_table,
+                        void *state)
 {
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     struct op_memory *m = &p->memory;
@@ -27,8 +28,8 @@ size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n
     return a.used;
 }
 
-size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_t n_table,
-                      void *scratch)
+size_t lfps_table_scratch(struct lfps_scratch *w, const struct method_shape *s, uint32_t n_table,
+                          void *scratch)
 {
     const size_t used = observe_make(&w->o, s, scratch), d = s->geom->head_dim;
     struct arena a = {.base = w->o.rest, .capacity = SIZE_MAX};
@@ -44,15 +45,15 @@ size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_
     return used + a.used;
 }
 
-void lfps_turn_open(struct turn *t, const struct method_lane *l, const struct lfps_rule *rule,
-                    uint32_t table)
+void lfps_table_open(struct lfps_table *t, const struct method_lane *l,
+                     const struct lfps_rule *rule, uint32_t table)
 {
     memset(&t->meter, 0, sizeof t->meter);
     t->lane = *l;
     if (l->meter) t->lane.meter = &t->meter;
     t->rule = *rule;
-    lfps_turn_state(&t->p, l->shape, rule->n_table, l->state);
-    lfps_turn_room(&t->w, l->shape, rule->n_table, l->scratch);
+    lfps_table_state(&t->p, l->shape, rule->n_table, l->state);
+    lfps_table_scratch(&t->w, l->shape, rule->n_table, l->scratch);
     const size_t group = l->shape->group, stride = t->w.o.stride;
     t->table = table;
     t->n_head = l->shape->group / t->p.memory.n_table;
@@ -67,7 +68,7 @@ void lfps_turn_open(struct turn *t, const struct method_lane *l, const struct lf
     t->k = t->w.k + (size_t)table * LFPS_KEPT * l->shape->geom->head_dim;
 }
 
-void lfps_turn_count(const struct turn *t, const struct method_lane *l)
+void lfps_table_count(const struct lfps_table *t, const struct method_lane *l)
 {
     for (uint32_t i = 0; l->meter && i < METER_KINDS; i++)
         __atomic_fetch_add(&l->meter->bytes[i], t->meter.bytes[i], __ATOMIC_RELAXED);
@@ -86,12 +87,12 @@ static struct op_moments sum_powers(const float *x, uint32_t n)
     return (struct op_moments){{s1, s2, s3, s4}};
 }
 
-void lfps_turn_plain(const struct turn *t)
+void lfps_table_plain(const struct lfps_table *t)
 {
     const uint32_t pos = t->lane.pos;
     struct op_pair *pair = &t->p.memory.pair[t->table];
     for (uint32_t i = 0; i < 2; i++) {
-        float *x = lfps_turn_row(&t->p, t->table, i, pos);
+        float *x = lfps_table_row(&t->p, t->table, i, pos);
         meter_read(&t->lane, x, (pos + 1) * sizeof *x);
         for (uint32_t k = 0; k <= pos; k++) x[k] *= pair->unit;
         *(i ? &pair->sla : &pair->ver) = sum_powers(x, pos + 1);
@@ -101,7 +102,7 @@ void lfps_turn_plain(const struct turn *t)
 
 /* ---- Filling the tables from the prompt ---- */
 
-static void clear_table(const struct turn *t)
+static void clear_table(const struct lfps_table *t)
 {
     const struct op_memory *m = &t->p.memory;
     memset(m->ver + t->table * m->n_tok, 0, m->n_tok * sizeof *m->ver);
@@ -109,7 +110,7 @@ static void clear_table(const struct turn *t)
     m->pair[t->table].unit = 1;
 }
 
-struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule)
+struct attn_range lfps_table_past(const struct method_lane *l, const struct lfps_rule *rule)
 {
     const uint32_t begin =
         max_u32(max_u32(l->past.begin, rule->sink), l->pos > rule->past ? l->pos - rule->past : 0);
@@ -117,9 +118,9 @@ struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_
     return (struct attn_range){l->pos, l->pos + 1}; /* no query is kept but the row's own */
 }
 
-void lfps_turn_begin(const struct turn *t)
+void lfps_table_begin(const struct lfps_table *t)
 {
-    const struct attn_range past = lfps_turn_past(&t->lane, &t->rule);
+    const struct attn_range past = lfps_table_past(&t->lane, &t->rule);
     t->w.step->begin = past.begin;
     t->w.step->end = past.end;
     t->p.state->n_mean = 0;
@@ -144,7 +145,7 @@ static void add_values(double *sum, const float *k, const float *v, uint32_t d, 
 }
 
 /* Sums keys and values over one part of the pages before the own one, sinks left out. */
-static void sum_piece(const struct turn *t, uint32_t piece)
+static void sum_piece(const struct lfps_table *t, uint32_t piece)
 {
     const uint32_t d = t->lane.shape->geom->head_dim, sink = t->rule.sink;
     const struct attn_range pages = piece_of(pick_page_count(&t->lane), piece);
@@ -158,7 +159,7 @@ static void sum_piece(const struct turn *t, uint32_t piece)
     }
 }
 
-void lfps_turn_means(const struct turn *t)
+void lfps_table_means(const struct lfps_table *t)
 {
     const struct method_lane *l = &t->lane;
     const uint32_t d = l->shape->geom->head_dim, sink = t->rule.sink;
@@ -186,7 +187,7 @@ void lfps_turn_means(const struct turn *t)
 }
 
 /* Adds up the sums of all parts. */
-static void fold_means(const struct turn *t)
+static void fold_means(const struct lfps_table *t)
 {
     const uint32_t d = t->lane.shape->geom->head_dim;
     const struct parts *p = &t->p;
@@ -202,7 +203,7 @@ static void fold_means(const struct turn *t)
 
 /* sigma^2 / |q|^2 of each head: the variance of its scores over tokens sink .. row, divided by the
  * squared norm of the query. `score` begins with the first head's. */
-static void find_spread(const struct turn *t, const float *score, uint32_t row)
+static void find_spread(const struct lfps_table *t, const float *score, uint32_t row)
 {
     const struct method_lane *l = &t->lane;
     const uint32_t d = l->shape->geom->head_dim, sink = t->rule.sink;
@@ -215,7 +216,7 @@ static void find_spread(const struct turn *t, const float *score, uint32_t row)
             sum += x;
             square += x * x;
         }
-        const double n = row + 1.0 - sink, length = lfps_turn_norm2(q + (size_t)g * d, d);
+        const double n = row + 1.0 - sink, length = lfps_table_norm2(q + (size_t)g * d, d);
         const double variance = fmax(square / n - sum / n * (sum / n), 0);
         t->p.memory.spread[g] = length > 0 ? (float)(variance / length) : 0;
     }
@@ -224,7 +225,7 @@ static void find_spread(const struct turn *t, const float *score, uint32_t row)
 /* Eq. 4 for one row: adds c times its softmax weights, mean over the table's heads, to both tables.
  * The softmax leaves out the sinks, so that each table sums to 1 / (2 (1 - decay)), as it does
  * under Eq. 10. */
-static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
+static bool add_row(const struct lfps_table *t, float *score, uint32_t row, double c)
 {
     const struct method_lane *l = &t->lane;
     const uint32_t sink = t->rule.sink;
@@ -238,8 +239,8 @@ static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
                                         .vote = t->weight,
                                         .lse = lse}))
         return false;
-    float *ver = lfps_turn_row(&t->p, t->table, false, row),
-          *sla = lfps_turn_row(&t->p, t->table, true, row);
+    float *ver = lfps_table_row(&t->p, t->table, false, row),
+          *sla = lfps_table_row(&t->p, t->table, true, row);
     meter_read(l, ver + sink, (row + 1 - sink) * sizeof *ver);
     meter_read(l, sla + sink, (row + 1 - sink) * sizeof *sla);
     for (uint32_t i = sink; i <= row; i++) ver[i] += (float)c * t->weight[i];
@@ -247,7 +248,7 @@ static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
     return true;
 }
 
-/* lfps_turn_learn, at rows from number `row` on of each prompt. */
+/* lfps_table_learn, at rows from number `row` on of each prompt. */
 struct call {
     const struct method_batch *b;
     const struct lfps_rule *rule;
@@ -268,9 +269,9 @@ static void score_piece(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct call *c = arg;
     const struct method_lane *l = &c->b->lane[item_i / LFPS_PIECES];
     const uint32_t piece = item_i % LFPS_PIECES, n_page = pick_page_count(l);
-    struct turn t;
+    struct lfps_table t;
     (void)worker_i;
-    lfps_turn_open(&t, l, c->rule, 0);
+    lfps_table_open(&t, l, c->rule, 0);
     const uint32_t n_row = row_count(c, t.w.step);
     if (n_row == 0) return;
     t.meter.kind = METER_BUILD;
@@ -279,7 +280,7 @@ static void score_piece(void *arg, uint32_t item_i, uint32_t worker_i)
     pages.end += piece == LFPS_PIECES - 1; /* the own page */
     observe_pages(&t.w.o, &t.lane, t.w.step->begin + c->row, n_row, pages,
                   t.w.k + (size_t)piece * LFPS_KEPT * l->shape->geom->head_dim);
-    lfps_turn_count(&t, l);
+    lfps_table_count(&t, l);
 }
 
 /* A worker's item: adds the rows that were scored to one table. */
@@ -287,9 +288,9 @@ static void learn_table(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct method_lane *l = &c->b->lane[item_i / c->rule->n_table];
-    struct turn t;
+    struct lfps_table t;
     (void)worker_i;
-    lfps_turn_open(&t, l, c->rule, item_i % c->rule->n_table);
+    lfps_table_open(&t, l, c->rule, item_i % c->rule->n_table);
     const struct step *step = t.w.step;
     const uint32_t n_row = row_count(c, step), row0 = step->begin + c->row;
     if (n_row == 0) return;
@@ -299,20 +300,20 @@ static void learn_table(void *arg, uint32_t item_i, uint32_t worker_i)
     for (uint32_t i = 0; i < n_row; i++) {
         float *score = t.score + (size_t)i * l->shape->group * t.w.o.stride;
         if (row0 + i + 1 == step->end) find_spread(&t, score, row0 + i);
-        if (!add_row(&t, score, row0 + i, share)) lfps_turn_bad(&t);
+        if (!add_row(&t, score, row0 + i, share)) lfps_table_bad(&t);
     }
-    if (row0 + n_row == step->end) lfps_turn_plain(&t);
-    lfps_turn_count(&t, l);
+    if (row0 + n_row == step->end) lfps_table_plain(&t);
+    lfps_table_count(&t, l);
 }
 
-void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule)
+void lfps_table_learn(const struct method_batch *b, const struct lfps_rule *rule)
 {
     struct call c = {.b = b, .rule = rule};
-    struct turn t;
+    struct lfps_table t;
     for (;; c.row += OBSERVE_ROWS) {
         bool any = false;
         for (uint32_t i = 0; i < b->n; i++) {
-            lfps_turn_open(&t, &b->lane[i], rule, 0);
+            lfps_table_open(&t, &b->lane[i], rule, 0);
             const uint32_t n_row = row_count(&c, t.w.step);
             if (n_row > 0) observe_queries(&t.w.o, &t.lane, t.w.step->begin + c.row, n_row);
             any = any || n_row > 0;
@@ -320,7 +321,7 @@ void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule)
         if (!any) return;
         workers_for(b->workers, b->n * LFPS_PIECES, score_piece, &c);
         for (uint32_t i = 0; c.row == 0 && i < b->n; i++) {
-            lfps_turn_open(&t, &b->lane[i], rule, 0);
+            lfps_table_open(&t, &b->lane[i], rule, 0);
             if (row_count(&c, t.w.step) > 0) fold_means(&t);
         }
         workers_for(b->workers, b->n * rule->n_table, learn_table, &c);

@@ -1,8 +1,8 @@
-/* lfps_turn.h: the score tables of LFPS (private to lfps.h): the state of a lane, the scratch of a
+/* lfps_table.h: the score tables of LFPS (private to lfps.h): the state of a lane, the scratch of a
  * step, and filling the tables from a prompt (Eq. 4). The tables of a lane are independent of each
  * other, so any worker can process any of them. */
-#ifndef SAC_METHODS_DECODE_LFPS_TURN_H
-#define SAC_METHODS_DECODE_LFPS_TURN_H
+#ifndef SAC_METHODS_DECODE_LFPS_TABLE_H
+#define SAC_METHODS_DECODE_LFPS_TABLE_H
 
 #include "methods/observe.h"
 #include "methods/pick.h"
@@ -45,7 +45,7 @@ struct step {
 
 /* Scratch of a lane. A decode step keeps the scores of candidates in o.score, one row for each
  * head, and the lists of tokens in its rows after these, which only filling the tables uses. */
-struct lfps_room {
+struct lfps_scratch {
     struct observe o;
     struct step *step;
     uint32_t n_word;              /* of a mask, the query's own page included */
@@ -59,12 +59,12 @@ struct lfps_room {
 _Static_assert(OBSERVE_ROWS >= 3, "scores, a list and scratch of each head");
 
 /* One pair of tables of a lane, for the worker that processes it in a step. */
-struct turn {
+struct lfps_table {
     struct method_lane lane; /* the lane's copy, with a meter of its own */
     struct meter meter;
     struct lfps_rule rule;
     struct parts p;
-    struct lfps_room w;
+    struct lfps_scratch w;
     uint32_t table, head0, n_head;
     uint32_t n_tok, n_voter; /* candidates in `tok`; heads that are not bypassed, in `score` */
     uint32_t *cand, *hot, *above, *tok, *spare;
@@ -72,25 +72,25 @@ struct turn {
 };
 
 /* Lay out a lane's state and the scratch of its step in `state` and `scratch`, and return their
- * bytes; with NULL they only measure. lfps_turn_open lays out both, for one table. */
-size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table,
-                       void *state);
-size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_t n_table,
-                      void *scratch);
-void lfps_turn_open(struct turn *t, const struct method_lane *l, const struct lfps_rule *rule,
-                    uint32_t table);
+ * bytes; with NULL they only measure. lfps_table_open lays out both, for one table. */
+size_t lfps_table_state(struct parts *p, const struct method_shape *s, uint32_t n_table,
+                        void *state);
+size_t lfps_table_scratch(struct lfps_scratch *w, const struct method_shape *s, uint32_t n_table,
+                          void *scratch);
+void lfps_table_open(struct lfps_table *t, const struct method_lane *l,
+                     const struct lfps_rule *rule, uint32_t table);
 /* Something is not finite. */
-static inline void lfps_turn_bad(const struct turn *t)
+static inline void lfps_table_bad(const struct lfps_table *t)
 {
     __atomic_store_n(&t->w.step->n_bad, 1, __ATOMIC_RELAXED);
 }
 /* Adds what was read to the lane's count. */
-void lfps_turn_count(const struct turn *t, const struct method_lane *l);
+void lfps_table_count(const struct lfps_table *t, const struct method_lane *l);
 
 /* A table's entries of tokens 0, 1, .. for the query at `pos`. `sla` is stored by distance from the
  * query, the greatest first, so for the next query the same entries begin one place earlier, and
  * the paper's shift from i - 1 to i (Eq. 10) moves nothing. */
-static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
+static inline float *lfps_table_row(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
 {
     const struct op_memory *m = &p->memory;
     assert(table < m->n_table && pos < m->n_tok);
@@ -99,7 +99,7 @@ static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool s
 }
 
 /* Adds `by` to an entry, and the change of its first four powers to the power sums. */
-static inline void lfps_turn_change(float *entry, struct op_moments *m, double by)
+static inline void lfps_table_change(float *entry, struct op_moments *m, double by)
 {
     const double old = (double)*entry;
     *entry = (float)(old + by);
@@ -108,7 +108,7 @@ static inline void lfps_turn_change(float *entry, struct op_moments *m, double b
     for (int i = 0; i < 4; i++) m->s[i] += (y *= new) - (x *= old);
 }
 
-static inline double lfps_turn_norm2(const float *x, uint32_t n)
+static inline double lfps_table_norm2(const float *x, uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
@@ -117,15 +117,15 @@ static inline double lfps_turn_norm2(const float *x, uint32_t n)
 
 /* Multiplies the entries of tokens 0 .. pos by `unit`, which becomes 1, and computes the power sums
  * anew, which clears the rounding errors that they have accumulated. */
-void lfps_turn_plain(const struct turn *t);
+void lfps_table_plain(const struct lfps_table *t);
 /* The prompt rows that fill a lane's tables: the last `past` ones whose queries are kept. */
-struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule);
-/* Has the lane's tables filled by the next lfps_turn_learn. */
-void lfps_turn_begin(const struct turn *t);
+struct attn_range lfps_table_past(const struct method_lane *l, const struct lfps_rule *rule);
+/* Has the lane's tables filled by the next lfps_table_learn. */
+void lfps_table_begin(const struct lfps_table *t);
 /* Fills the tables of these lanes by Eq. 4, and computes the spread (sigma^2 / |q|^2) and the sums
  * of keys and values before the own page. Sets n_bad of a step if something is not finite. */
-void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule);
+void lfps_table_learn(const struct method_batch *b, const struct lfps_rule *rule);
 /* Adds the tokens from n_mean to the query's own to the sums of keys and values. */
-void lfps_turn_means(const struct turn *t);
+void lfps_table_means(const struct lfps_table *t);
 
 #endif
