@@ -9,8 +9,8 @@
 #include "app/eval_docs_ask.h"
 #include "app/interrupt.h"
 #include "app/output.h"
-#include "app/particulars.h"
 #include "app/progress.h"
+#include "app/provenance.h"
 #include "app/source.h"
 #include "base/folder.h"
 #include "base/mem.h"
@@ -199,7 +199,7 @@ static sac_status ask_all(struct docs_eval *e, sac_error *err)
     TRY(docs_open(&e->asking.store, e->opt.store, "eval", DOCS_ADD, err));
     TRY(open_lines(e, err));
     const sac_engine_params params = setup_engine_params(&e->setup, 0, 1);
-    if (e->opt.out) TRY(particulars_write(e->opt.out, &e->setup, e->asking.model, &params, err));
+    if (e->opt.out) TRY(provenance_write(e->opt.out, &e->setup, e->asking.model, &params, err));
     for (const char *at = e->opt.tasks; next_task(&at, task);) e->n_all += 3 * e->opt.n_sample;
     for (const char *at = e->opt.tasks; next_task(&at, task);) TRY(ask_task(e, task, err));
     return SAC_OK;
@@ -272,7 +272,7 @@ static void name_question(struct docs_eval *e)
     const sac_engine_params params = setup_engine_params(&e->setup, 0, 1);
     struct docrow *q = &e->question;
     snprintf(q->model, sizeof q->model, "%s", sac_model_get_info(e->asking.model).name);
-    snprintf(q->kv, sizeof q->kv, "%s", particulars_kv(&params, kv));
+    snprintf(q->kv, sizeof q->kv, "%s", provenance_kv(&params, kv));
     q->n_document = e->opt.n_document;
     q->n_tok = e->opt.n_tok;
     q->seed = e->opt.seed;

@@ -10,8 +10,8 @@
 #include "app/eval_run.h"
 #include "app/interrupt.h"
 #include "app/output.h"
-#include "app/particulars.h"
 #include "app/progress.h"
+#include "app/provenance.h"
 #include "app/setup.h"
 #include "app/source.h"
 #include "base/folder.h"
@@ -136,7 +136,7 @@ static void add_table(struct strbuf *out, const struct session *s, const sac_eng
     strbuf_addf(out,
                 "# Fidelity to dense f16 attention: %s, KV %s%s%s\n\n"
                 "The last %u tokens of each context of %s, %s.\n\n",
-                info.name, particulars_kv(p, kv), s->opt.other ? ", weights of " : "",
+                info.name, provenance_kv(p, kv), s->opt.other ? ", weights of " : "",
                 s->opt.other ? s->opt.other : "", s->opt.n_score, s->opt.file,
                 s->opt.prompt_form ? "as prompt rows" : "one per step");
     strbuf_adds(out, "| method | ctx | KL mean | median | p90 | p99 | max | top-1 % | top-5 % | "
@@ -214,7 +214,7 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
     };
     cJSON_AddStringToObject(o, "method", s->subjects.item[subject_i].name);
     cJSON_AddStringToObject(o, "form", s->opt.prompt_form ? "prefill" : "decode");
-    cJSON_AddStringToObject(o, "kv", particulars_kv(p, kv));
+    cJSON_AddStringToObject(o, "kv", provenance_kv(p, kv));
     if (s->opt.other) cJSON_AddStringToObject(o, "model2", s->opt.other);
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         cJSON_AddNumberToObject(o, number[i].name, number[i].value);
@@ -356,7 +356,7 @@ static int run_all(struct session *s)
     if (status == SAC_OK) status = closed;
     if (status == SAC_OK) status = report(s, &engine, &err);
     if (status == SAC_OK && s->opt.out)
-        status = particulars_write(s->opt.out, &s->setup, s->model, &engine, &err);
+        status = provenance_write(s->opt.out, &s->setup, s->model, &engine, &err);
     if (status == SAC_OK) status = refuse_idle(s, &err);
     return status == SAC_OK ? EXIT_OK : setup_failed(s->command, status, err.msg);
 }

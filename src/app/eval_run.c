@@ -9,8 +9,8 @@
 #include "app/app.h"
 #include "app/interrupt.h"
 #include "app/output.h"
-#include "app/particulars.h"
 #include "app/progress.h"
+#include "app/provenance.h"
 #include "app/source.h"
 #include "app/units.h"
 
@@ -296,7 +296,7 @@ static sac_status write_summary(const struct session *s, sac_error *err)
         status = textfile_write_in(s->r->out, "summary.md", page.data, page.n, err);
     const sac_engine_params engine = sac_engine_get_params(s->engine);
     if (status == SAC_OK)
-        status = particulars_write(s->r->out, &s->r->setup, s->model, &engine, err);
+        status = provenance_write(s->r->out, &s->r->setup, s->model, &engine, err);
     cJSON_free(json);
     strbuf_deinit(&page);
     return status;

@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* Lists the plain members of run.json, or without it of summary.json, under their names. */
-static void add_particulars(struct strbuf *out, const cJSON *summary)
+static void add_provenance(struct strbuf *out, const cJSON *summary)
 {
     const cJSON *item;
     bool any = false;
@@ -57,7 +57,7 @@ static void add_intro(struct strbuf *out, const struct report_data *d, const cha
                     "<p>The last line of samples.jsonl is not complete and was left out.</p>\n");
     if (d->docs.was_cut)
         strbuf_adds(out, "<p>The last line of docs.jsonl is not complete and was left out.</p>\n");
-    if (d->run || d->summary) add_particulars(out, d->run ? d->run : d->summary);
+    if (d->run || d->summary) add_provenance(out, d->run ? d->run : d->summary);
 }
 
 static sac_status add_plots(struct report_page *page, const struct report_data *d, sac_error *err)
@@ -137,7 +137,7 @@ static void add_compared(struct strbuf *out, const struct report_data *one, cons
     markup_html(out, label, strlen(label));
     strbuf_adds(out, "</h3>\n");
     if (one->run || one->summary)
-        add_particulars(out, one->run ? one->run : one->summary);
+        add_provenance(out, one->run ? one->run : one->summary);
     else
         strbuf_adds(out, "<p>It has no run.json: what made it is not known.</p>\n");
 }

@@ -1,6 +1,6 @@
-/* particulars.c: see the header. The hash is that of tools/models.tsv and `sha256sum`, so files of
+/* provenance.c: see the header. The hash is that of tools/models.tsv and `sha256sum`, so files of
  * the same name can be told apart. Unknown facts are left out. */
-#include "app/particulars.h"
+#include "app/provenance.h"
 
 #include "app/models.h"
 #include "base/hex.h"
@@ -16,7 +16,7 @@
 
 #define HASH_BYTES 32u
 
-const char *particulars_kv(const sac_engine_params *p, char buf[16])
+const char *provenance_kv(const sac_engine_params *p, char buf[16])
 {
     const char *k = sac_kv_type_name(p->type_k), *v = sac_kv_type_name(p->type_v);
     snprintf(buf, 16, "%s/%s", k, v);
@@ -89,8 +89,8 @@ static void add_command_line(cJSON *o)
     strbuf_deinit(&line);
 }
 
-sac_status particulars_write(const char *dir, const struct setup *setup, const sac_model *model,
-                             const sac_engine_params *engine, sac_error *err)
+sac_status provenance_write(const char *dir, const struct setup *setup, const sac_model *model,
+                            const sac_engine_params *engine, sac_error *err)
 {
     const sac_model_info info = sac_model_get_info(model);
     char buf[4096], kv[16], hash[2 * HASH_BYTES + 1];
@@ -104,7 +104,7 @@ sac_status particulars_write(const char *dir, const struct setup *setup, const s
     cJSON_AddStringToObject(o, "file", slash ? slash + 1 : path);
     cJSON_AddStringToObject(o, "file_type", info.file_type);
     cJSON_AddStringToObject(o, "file_sha256", hash);
-    cJSON_AddStringToObject(o, "kv", particulars_kv(engine, kv));
+    cJSON_AddStringToObject(o, "kv", provenance_kv(engine, kv));
     add_cpu(o);
     cJSON_AddStringToObject(o, "version", sac_version());
     cJSON_AddStringToObject(o, "commit", SAC_COMMIT);
@@ -113,7 +113,7 @@ sac_status particulars_write(const char *dir, const struct setup *setup, const s
     cJSON_Delete(o);
     const sac_status status =
         json ? textfile_write_in(dir, "run.json", json, strlen(json), err)
-             : error_set(err, SAC_ERR_MEMORY, "out of memory for the particulars of a run");
+             : error_set(err, SAC_ERR_MEMORY, "out of memory for the provenance of a run");
     cJSON_free(json);
     return status;
 }
