@@ -122,17 +122,17 @@ static int converse(struct chat *c, bool single_turn)
     int code = EXIT_OK;
     bool warned = false; /* the previous input was Ctrl-C at an empty prompt */
     while (!c->quit) {
-        const enum line_result result = line_read(c->line, &text);
-        if (result == LINE_END) break;
-        if (result == LINE_INTERRUPTED && (warned || !line_is_terminal(c->line))) {
+        const enum line_editor_result result = line_editor_read(c->editor, &text);
+        if (result == LINE_EDITOR_END) break;
+        if (result == LINE_EDITOR_INTERRUPTED && (warned || !line_editor_is_terminal(c->editor))) {
             code = EXIT_INTERRUPTED;
             break;
         }
         interrupt_clear(); /* before the message that asks for a second Ctrl-C */
-        if (result == LINE_INTERRUPTED) fprintf(stderr, "\n(Ctrl-C again leaves)\n");
-        if (result == LINE_DROPPED) fprintf(stderr, "\n");
-        warned = result == LINE_INTERRUPTED;
-        if (result != LINE_READ || text.n == 0) continue;
+        if (result == LINE_EDITOR_INTERRUPTED) fprintf(stderr, "\n(Ctrl-C again leaves)\n");
+        if (result == LINE_EDITOR_DROPPED) fprintf(stderr, "\n");
+        warned = result == LINE_EDITOR_INTERRUPTED;
+        if (result != LINE_EDITOR_READ || text.n == 0) continue;
         if (text.failed) {
             fprintf(stderr, "out of memory for the question\n");
         } else if (is_command(text.data)) {
@@ -142,7 +142,7 @@ static int converse(struct chat *c, bool single_turn)
             if (single_turn) c->quit = true;
         }
     }
-    if (line_is_terminal(c->line)) putchar('\n');
+    if (line_editor_is_terminal(c->editor)) putchar('\n');
     strbuf_deinit(&text);
     return code;
 }
@@ -153,7 +153,7 @@ static sac_status take_documents(struct chat_program *p, sac_error *err)
 {
     for (size_t i = 0; i < p->opt.files.n; i++) {
         const sac_status status = chat_files_take(&p->chat, p->opt.files.item[i], stderr, err);
-        if (status == SAC_ERR_CONTEXT && line_is_terminal(p->chat.line)) continue;
+        if (status == SAC_ERR_CONTEXT && line_editor_is_terminal(p->chat.editor)) continue;
         if (status != SAC_OK) return status;
     }
     return p->chat.s.said.next.n_document ? session_read_ahead(&p->chat.s, err) : SAC_OK;
@@ -171,7 +171,7 @@ static sac_status prepare(struct chat_program *p, sac_error *err)
     /* Reports a missing chat template now, not for each question. */
     size_t n_tok = 0;
     TRY(session_count(s, &n_tok, err));
-    return line_open(&p->chat.line, chat_complete, &p->chat, err);
+    return line_editor_open(&p->chat.editor, chat_complete, &p->chat, err);
 }
 
 static int chat_all(struct chat_program *p)
@@ -200,7 +200,7 @@ static int chat_all(struct chat_program *p)
     const sac_status status = prepare(p, &err);
     if (status != SAC_OK) return setup_failed(CHAT_COMMAND, status, err.msg);
     if (take_documents(p, &err) != SAC_OK) return EXIT_RUNTIME;
-    if (line_is_terminal(c->line))
+    if (line_editor_is_terminal(c->editor))
         fprintf(stderr, "%s, context of %u tokens; /help lists the commands\n",
                 sac_model_get_info(c->s.model).name, c->s.plan.n_ctx);
     return converse(c, p->opt.single_turn);
@@ -238,7 +238,7 @@ int app_chat(int argc, char **argv)
     p.chat.s.store = p.opt.store;
     interrupt_install();
     code = chat_all(&p);
-    line_close(p.chat.line);
+    line_editor_close(p.chat.editor);
     session_close(&p.chat.s);
     strbuf_deinit(&p.template_text);
     return code;

@@ -4,7 +4,7 @@
 #ifndef SAC_APP_CHAT_H
 #define SAC_APP_CHAT_H
 
-#include "app/line.h"
+#include "app/line_editor.h"
 #include "app/session.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 struct chat {
     struct session s;
-    struct line *line;
+    struct line_editor *editor;
     bool quit;
     bool as_is; /* documents are taken byte for byte */
 };
@@ -51,7 +51,7 @@ void chat_files_expand(struct strbuf *out, const char *path);
 
 /* ---- chat_complete.c ---- */
 
-/* A line_complete_fn; `chat` is a struct chat. */
+/* A line_editor_complete_fn; `chat` is a struct chat. */
 void chat_complete(void *chat, const char *before, struct strlist *out, size_t *out_n_word);
 
 #endif

@@ -1,4 +1,4 @@
-/* line.c: see the header. Line editing is libedit's.
+/* line_editor.c: see the header. Line editing is libedit's.
  *
  * Characters are read by a function of ours and not by libedit's: that one retries a read that a
  * signal broke, so Ctrl-C would do nothing until the next key. libedit's own signal handling stays
@@ -10,7 +10,7 @@
  * kept until the end, so that a line from the history means the same again.
  *
  * The prompt's bold ends before its last blank: libedit drops what follows the last character. */
-#include "app/line.h"
+#include "app/line_editor.h"
 
 #include "app/interrupt.h"
 #include "app/terminal.h"
@@ -33,18 +33,18 @@
 #define PASTE_BYTES   1000u                            /* a larger one, is shown as a name */
 #define PASTE_END     L"\033[201~"
 
-struct line {
+struct line_editor {
     EditLine *edit; /* NULL: stdin is not a terminal */
     History *history;
     char history_path[1024]; /* "": no history file */
     bool more;               /* in a continuation line */
     char prompt[2][32];      /* of first and continuation lines */
     struct strlist pastes;   /* texts of long pastes, by number */
-    line_complete_fn complete;
+    line_editor_complete_fn complete;
     void *complete_user;
 };
 
-static struct line *line_of(EditLine *edit)
+static struct line_editor *editor_of(EditLine *edit)
 {
     void *data = NULL;
     el_get(edit, EL_CLIENTDATA, &data);
@@ -53,7 +53,7 @@ static struct line *line_of(EditLine *edit)
 
 static char *prompt_of(EditLine *edit)
 {
-    struct line *l = line_of(edit);
+    struct line_editor *l = editor_of(edit);
     return l->prompt[l->more];
 }
 
@@ -111,7 +111,7 @@ static bool read_paste(EditLine *edit, struct strbuf *out)
 
 static unsigned char on_paste(EditLine *edit, int key)
 {
-    struct line *l = line_of(edit);
+    struct line_editor *l = editor_of(edit);
     struct strbuf text = {0};
     char name[64];
     size_t n_line = 1;
@@ -135,7 +135,7 @@ static unsigned char on_paste(EditLine *edit, int key)
 }
 
 /* Replaces the names of pastes by their texts. */
-static void expand_pastes(const struct line *l, struct strbuf *text)
+static void expand_pastes(const struct line_editor *l, struct strbuf *text)
 {
     struct strbuf out = {0};
     const char *at = text->data;
@@ -188,7 +188,7 @@ static void list_words(const struct strlist *words)
 
 static unsigned char on_complete(EditLine *edit, int key)
 {
-    const struct line *l = line_of(edit);
+    const struct line_editor *l = editor_of(edit);
     const LineInfo *info = el_line(edit);
     struct strlist words = {0};
     size_t n_word = 0;
@@ -236,7 +236,7 @@ static bool make_folder_of(char *path)
 }
 
 /* Without a home folder there is no history. */
-static void find_history(struct line *l)
+static void find_history(struct line_editor *l)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     int n = -1;
@@ -270,7 +270,7 @@ static void bind_keys(EditLine *edit)
         el_set(edit, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
 
-static sac_status open_terminal(struct line *l, sac_error *err)
+static sac_status open_terminal(struct line_editor *l, sac_error *err)
 {
     HistEvent event;
     /* Sets only the character type, so that numbers keep their decimal point. Falls back to
@@ -297,22 +297,23 @@ static sac_status open_terminal(struct line *l, sac_error *err)
     return SAC_OK;
 }
 
-sac_status line_open(struct line **out, line_complete_fn complete, void *user, sac_error *err)
+sac_status line_editor_open(struct line_editor **out, line_editor_complete_fn complete, void *user,
+                            sac_error *err)
 {
-    struct line *l = mem_calloc(1, sizeof *l);
+    struct line_editor *l = mem_calloc(1, sizeof *l);
     if (!l) return error_set(err, SAC_ERR_MEMORY, "out of memory for the line editor");
     l->complete = complete;
     l->complete_user = user;
     const sac_status status = isatty(STDIN_FILENO) ? open_terminal(l, err) : SAC_OK;
     if (status != SAC_OK) {
-        line_close(l);
+        line_editor_close(l);
         return status;
     }
     *out = l;
     return SAC_OK;
 }
 
-void line_close(struct line *l)
+void line_editor_close(struct line_editor *l)
 {
     if (!l) return;
     if (l->history) history_end(l->history);
@@ -321,7 +322,7 @@ void line_close(struct line *l)
     mem_free(l);
 }
 
-bool line_is_terminal(const struct line *l)
+bool line_editor_is_terminal(const struct line_editor *l)
 {
     return l->edit != NULL;
 }
@@ -336,7 +337,7 @@ static void mark_pastes(bool on)
     fflush(stdout);
 }
 
-static enum line_result read_edited(struct line *l, struct strbuf *out)
+static enum line_editor_result read_edited(struct line_editor *l, struct strbuf *out)
 {
     int n = 0;
     const bool was_empty = out->n == 0;
@@ -349,49 +350,50 @@ static enum line_result read_edited(struct line *l, struct strbuf *out)
     mark_pastes(false);
     if (interrupt_pending()) {
         const LineInfo *info = el_line(l->edit);
-        return was_empty && info->lastchar == info->buffer ? LINE_INTERRUPTED : LINE_DROPPED;
+        return was_empty && info->lastchar == info->buffer ? LINE_EDITOR_INTERRUPTED
+                                                           : LINE_EDITOR_DROPPED;
     }
-    if (!part || n <= 0) return LINE_END;
+    if (!part || n <= 0) return LINE_EDITOR_END;
     strbuf_add(out, part, (size_t)n);
-    return LINE_READ;
+    return LINE_EDITOR_READ;
 }
 
-static enum line_result read_piped(struct strbuf *out)
+static enum line_editor_result read_piped(struct strbuf *out)
 {
     int c;
     errno = 0;
     while ((c = getchar()) != EOF) {
         const char byte = (char)c;
         strbuf_add(out, &byte, 1);
-        if (c == '\n') return LINE_READ;
+        if (c == '\n') return LINE_EDITOR_READ;
     }
-    if (interrupt_pending()) return LINE_INTERRUPTED;
-    return out->n ? LINE_READ : LINE_END; /* the last line may lack a newline */
+    if (interrupt_pending()) return LINE_EDITOR_INTERRUPTED;
+    return out->n ? LINE_EDITOR_READ : LINE_EDITOR_END; /* the last line may lack a newline */
 }
 
 /* Saves the line at once, because closing the terminal kills the program. */
-static void remember(struct line *l, const char *text)
+static void remember(struct line_editor *l, const char *text)
 {
     HistEvent event;
     history(l->history, &event, H_ENTER, text);
     if (l->history_path[0]) history(l->history, &event, H_SAVE, l->history_path);
 }
 
-enum line_result line_read(struct line *l, struct strbuf *out)
+enum line_editor_result line_editor_read(struct line_editor *l, struct strbuf *out)
 {
-    enum line_result result;
+    enum line_editor_result result;
     strbuf_reset(out);
     l->more = false;
     for (;;) {
         const size_t before = out->n;
         result = l->edit ? read_edited(l, out) : read_piped(out);
-        if (result != LINE_READ) break;
+        if (result != LINE_EDITOR_READ) break;
         if (out->n > before && out->data[out->n - 1] == '\n') out->data[--out->n] = 0;
         l->more = out->n > before && out->data[out->n - 1] == '\\';
         if (!l->more) break;
         out->data[out->n - 1] = '\n';
     }
-    if (result != LINE_READ || !l->edit || out->n == 0) return result;
+    if (result != LINE_EDITOR_READ || !l->edit || out->n == 0) return result;
     remember(l, out->data);
     expand_pastes(l, out);
     return result;
