@@ -116,7 +116,7 @@ static const struct option_spec specs[] = {
     OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
         "fetch pages only when they are needed, never ahead of time", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
-        .choices = SHEET_FORMATS),
+        .choices = TABLE_PRINTER_FORMATS),
     {0},
 };
 
@@ -132,7 +132,7 @@ struct bench {
     struct setup tier;                  /* only its tier settings are used */
     char prefill_spec[SAC_METHODS_MAX][256], decode_spec[SAC_METHODS_MAX][256];
     sac_machine machine[LIST_MAX]; /* per thread count */
-    struct sheet sheet;
+    struct table_printer printer;
     /* The current model. */
     sac_model *model;
     const char *model_name, *device;
@@ -309,7 +309,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .test = *test,
         .result = &b->result,
     };
-    bench_row_print(&b->sheet, &row);
+    bench_row_print(&b->printer, &row);
     return SAC_OK;
 }
 
@@ -409,16 +409,16 @@ static int run_all(struct bench *b)
         if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
         char limits[256];
         bench_describe_machine(limits, sizeof limits, &b->machine[i]);
-        if (b->opt.format == SHEET_MD)
+        if (b->opt.format == TABLE_PRINTER_MD)
             printf("%u thread%s; limits: %s\n%s", b->machine[i].n_threads,
                    b->machine[i].n_threads == 1 ? "" : "s", limits,
                    i + 1 == b->threads.n ? "\n" : "");
     }
-    b->sheet = sheet_begin((enum sheet_format)b->opt.format, "bench");
+    b->printer = table_printer_begin((enum table_printer_format)b->opt.format, "bench");
     int code = OPTIONS_GO_ON;
     for (size_t i = 0; code == OPTIONS_GO_ON && i < b->opt.models.n; i++)
         code = run_model(b, b->opt.models.item[i]);
-    sheet_end(&b->sheet);
+    table_printer_end(&b->printer);
     if (code != OPTIONS_GO_ON) return code;
     bench_check_idle(COMMAND, &b->machine[b->threads.n - 1]);
     return EXIT_OK;

@@ -2,7 +2,7 @@
 #ifndef SAC_APP_BENCH_H
 #define SAC_APP_BENCH_H
 
-#include "app/sheet.h"
+#include "app/table_printer.h"
 
 #include "saccade.h"
 #include "saccade_machine.h"
@@ -119,6 +119,6 @@ struct bench_row {
     const struct bench_result *result;
 };
 
-void bench_row_print(struct sheet *sheet, const struct bench_row *row);
+void bench_row_print(struct table_printer *printer, const struct bench_row *row);
 
 #endif

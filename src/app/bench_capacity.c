@@ -135,7 +135,7 @@ static const struct option_spec search_part[] = {
     OPT("--fetch-gb-s", OPTION_F32, fetch_gb_s, "F", "its disk bandwidth", .env = NULL, .min = 1e-3,
         .max = 1e6),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
-        .choices = SHEET_FORMATS),
+        .choices = TABLE_PRINTER_FORMATS),
     OPT("--plot", OPTION_TEXT, plot, "FILE.svg", "file for a drawing of all trials", .env = NULL),
     OPT("--trials", OPTION_TEXT, trials, "FILE.csv", "file for a table of all trials", .env = NULL),
     {0},
@@ -150,7 +150,7 @@ struct capacity {
     struct capacity_load load;
     struct capacity_clock clock;
     struct capacity_setting setting;
-    struct sheet sheet;
+    struct table_printer printer;
     struct strbuf trials;
     struct capacity_marks marks;
     struct progress bar;
@@ -303,7 +303,7 @@ static sac_status run_method(struct capacity *c, const struct subject *subject, 
     if (status == SAC_OK) status = search(c, err);
     if (status == SAC_OK) {
         progress_end(&c->bar);
-        capacity_row_print(&c->sheet, &c->setting, &c->result, &c->marks);
+        capacity_row_print(&c->printer, &c->setting, &c->result, &c->marks);
         progress_begin(&c->bar, "capacity");
     }
     capacity_alone_deinit(&c->alone);
@@ -387,13 +387,13 @@ static sac_status run_all(struct capacity *c, sac_error *err)
         c->setting.limit_ms[i] = limit_iterations[i] * c->setting.idle_ms;
     capacity_trials_begin(&c->trials);
     progress_end(&c->bar);
-    if (c->opt.format == SHEET_MD) print_head(c);
-    c->sheet = sheet_begin((enum sheet_format)c->opt.format, "bench_capacity");
+    if (c->opt.format == TABLE_PRINTER_MD) print_head(c);
+    c->printer = table_printer_begin((enum table_printer_format)c->opt.format, "bench_capacity");
     progress_begin(&c->bar, "capacity");
     const sac_status status = run_methods(c, err);
     progress_end(&c->bar);
-    sheet_end(&c->sheet);
-    if (c->opt.format == SHEET_MD) capacity_legend_print(&c->marks);
+    table_printer_end(&c->printer);
+    if (c->opt.format == TABLE_PRINTER_MD) capacity_legend_print(&c->marks);
     sac_error why = {0};
     const sac_status written = write_files(c, &why);
     if (status != SAC_OK || written == SAC_OK) return status;

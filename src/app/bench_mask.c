@@ -56,7 +56,7 @@ static const struct option_spec answers_part[] = {
     OPT("--answers", OPTION_U32, n_answer, "N", "answers, each with its own seed", .env = NULL,
         .min = 2, .max = 1000),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
-        .choices = SHEET_FORMATS),
+        .choices = TABLE_PRINTER_FORMATS),
     {0},
 };
 
@@ -188,15 +188,15 @@ static double sum_of(const double *us, size_t n)
     return sum;
 }
 
-static void print_row(struct mask_bench *b, struct sheet *sheet, const char *name, size_t from,
-                      size_t to)
+static void print_row(struct mask_bench *b, struct table_printer *printer, const char *name,
+                      size_t from, size_t to)
 {
     double *mask = b->times.mask + from, *step = b->times.step + from;
     const size_t n = to - from;
     if (n == 0) return; /* the answer has only one token */
     const double share = sum_of(mask, n) / sum_of(step, n);
     const double mask_us = quantile(mask, n, 0.5), step_us = quantile(step, n, 0.5);
-    const struct sheet_cell cells[] = {
+    const struct table_printer_cell cells[] = {
         {"answers", "answers", .text = name},
         {"n_token", "tokens", .number = (double)n},
         {"mask_us", "mask us", 1, .number = mask_us},
@@ -208,7 +208,7 @@ static void print_row(struct mask_bench *b, struct sheet *sheet, const char *nam
         {"n_threads", .number = sac_engine_get_params(b->engine).n_threads},
         {"isa", .text = sac_engine_get_stats(b->engine).isa},
     };
-    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+    table_printer_row(printer, cells, sizeof cells / sizeof cells[0]);
 }
 
 static sac_status run_all(struct mask_bench *b, sac_error *err)
@@ -222,10 +222,11 @@ static sac_status run_all(struct mask_bench *b, sac_error *err)
     if (!b->times.mask || !b->times.step)
         return error_set(err, SAC_ERR_MEMORY, "no memory for the times of %zu tokens", n);
     TRY(run_answers(b, err));
-    struct sheet sheet = sheet_begin((enum sheet_format)b->opt.format, "bench_mask");
-    print_row(b, &sheet, "the first", 0, b->n_first);
-    print_row(b, &sheet, "those behind it", b->n_first, b->times.n);
-    sheet_end(&sheet);
+    struct table_printer printer =
+        table_printer_begin((enum table_printer_format)b->opt.format, "bench_mask");
+    print_row(b, &printer, "the first", 0, b->n_first);
+    print_row(b, &printer, "those behind it", b->n_first, b->times.n);
+    table_printer_end(&printer);
     return SAC_OK;
 }
 

@@ -8,7 +8,7 @@
 #include "app/options.h"
 #include "app/progress.h"
 #include "app/setup.h"
-#include "app/sheet.h"
+#include "app/table_printer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static const struct option_spec specs[] = {
     OPT("--ms", OPTION_U32, ms, "N", "milliseconds of measurement per row", .env = NULL, .min = 1,
         .max = 60000),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
-        .choices = SHEET_FORMATS),
+        .choices = TABLE_PRINTER_FORMATS),
     {0},
 };
 
@@ -83,13 +83,14 @@ static int check_filters(const struct ops_options *opt, size_t *out_n)
     return OPTIONS_GO_ON;
 }
 
-static void print_op(struct sheet *sheet, const sac_op *op, const char *isa, const sac_machine *m)
+static void print_op(struct table_printer *printer, const sac_op *op, const char *isa,
+                     const sac_machine *m)
 {
     char name[32];
     snprintf(name, sizeof name, "%s%s%s", op->op, *op->mode ? " " : "", op->mode);
     const double share = op->seconds_limit / op->seconds;
     const double share_best = op->seconds_limit / op->seconds_best;
-    const struct sheet_cell cells[] = {
+    const struct table_printer_cell cells[] = {
         {NULL, "op", .text = name},
         {"op", NULL, .text = op->op},
         {"mode", NULL, .text = op->mode},
@@ -112,7 +113,7 @@ static void print_op(struct sheet *sheet, const sac_op *op, const char *isa, con
         {"n_threads", .number = m->n_threads},
         {"read_gb_s", .number = m->read_gb_s},
     };
-    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+    table_printer_row(printer, cells, sizeof cells / sizeof cells[0]);
 }
 
 static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sac_op_bench *bench,
@@ -120,10 +121,11 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
 {
     sac_status status = SAC_OK;
     struct progress bar;
-    struct sheet sheet = sheet_begin((enum sheet_format)opt->format, "bench_ops");
+    struct table_printer printer =
+        table_printer_begin((enum table_printer_format)opt->format, "bench_ops");
     sac_op op;
     size_t n_done = 0;
-    if (opt->format == SHEET_MD) {
+    if (opt->format == TABLE_PRINTER_MD) {
         char limits[256];
         bench_describe_machine(limits, sizeof limits, machine);
         printf("%s, %u thread%s; limits: %s\n\n", sac_op_bench_isa(bench), machine->n_threads,
@@ -135,11 +137,11 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
         if (!is_wanted(opt, &op)) continue;
         if (interrupt_pending()) status = SAC_ERR_CANCELLED;
         if (status == SAC_OK) status = sac_op_measure(bench, i, opt->ms * 1e-3, &op, err);
-        if (status == SAC_OK) print_op(&sheet, &op, sac_op_bench_isa(bench), machine);
+        if (status == SAC_OK) print_op(&printer, &op, sac_op_bench_isa(bench), machine);
         progress_update(&bar, (double)++n_done / (double)n_wanted);
     }
     progress_end(&bar);
-    sheet_end(&sheet);
+    table_printer_end(&printer);
     return status;
 }
 

@@ -48,7 +48,7 @@ static const struct option_spec prompts_part[] = {
     OPT("--sequences", n_seq, "N", "sequences that share the prefix", .env = NULL, .min = 1,
         .max = 64),
     {"-o --output", OPTION_CHOICE, offsetof(struct prefix_options, format), NULL,
-     "format of the table", .env = NULL, .choices = SHEET_FORMATS},
+     "format of the table", .env = NULL, .choices = TABLE_PRINTER_FORMATS},
     {0},
 };
 
@@ -59,7 +59,7 @@ struct prefix_bench {
     sac_engine *with, *without; /* owned: with and without the index of pages */
     int32_t *tok;               /* [n_shared + n_own] */
     float *logits[2];           /* [n_vocab] logits of the last row: with, without the index */
-    struct sheet sheet;
+    struct table_printer printer;
     struct progress bar;
     uint32_t n_differ;
 };
@@ -147,7 +147,7 @@ static void print_row(struct prefix_bench *b, uint32_t seq_i, const struct prefi
     const bool same = memcmp(b->logits[0], b->logits[1], bytes) == 0;
     const double n_plain = (double)without->n_page * (seq_i + 1);
     b->n_differ += !same;
-    const struct sheet_cell cells[] = {
+    const struct table_printer_cell cells[] = {
         {"sequence", "sequence", .number = seq_i + 1},
         {"salt", "salt", .text = seq_i < b->opt.n_seq ? "the same" : "another"},
         {"n_prompt", "tokens", .number = n_tok},
@@ -161,7 +161,7 @@ static void print_row(struct prefix_bench *b, uint32_t seq_i, const struct prefi
         {"n_threads", .number = sac_engine_get_params(b->with).n_threads},
         {"isa", .text = sac_engine_get_stats(b->with).isa},
     };
-    sheet_row(&b->sheet, cells, sizeof cells / sizeof cells[0]);
+    table_printer_row(&b->printer, cells, sizeof cells / sizeof cells[0]);
 }
 
 static sac_status run_sequences(struct prefix_bench *b, sac_error *err)
@@ -210,11 +210,11 @@ static sac_status run_all(struct prefix_bench *b, sac_error *err)
     make_prompt(b, UINT32_MAX - 1);
     TRY(warm(b, b->with, err));
     TRY(warm(b, b->without, err));
-    b->sheet = sheet_begin((enum sheet_format)b->opt.format, "bench_prefix");
+    b->printer = table_printer_begin((enum table_printer_format)b->opt.format, "bench_prefix");
     progress_begin(&b->bar, "prompts");
     const sac_status status = run_sequences(b, err);
     progress_end(&b->bar);
-    sheet_end(&b->sheet);
+    table_printer_end(&b->printer);
     return status;
 }
 

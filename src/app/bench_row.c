@@ -217,12 +217,12 @@ static struct names names_of(const struct bench_row *row, const struct figures *
     return n;
 }
 
-void bench_row_print(struct sheet *sheet, const struct bench_row *row)
+void bench_row_print(struct table_printer *printer, const struct bench_row *row)
 {
     const struct bench_test *t = &row->test;
     const struct figures f = figures_of(row);
     const struct names name = names_of(row, &f);
-    const struct sheet_cell cells[] = {
+    const struct table_printer_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
         {"model_type", NULL, .text = row->info.file_type},
@@ -285,5 +285,5 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"samples_ts", .list = f.ts, .n_list = row->result->n_rep},
         {"samples_ns", .list = f.ns, .n_list = row->result->n_rep},
     };
-    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+    table_printer_row(printer, cells, sizeof cells / sizeof cells[0]);
 }

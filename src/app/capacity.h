@@ -6,7 +6,7 @@
 #ifndef SAC_APP_CAPACITY_H
 #define SAC_APP_CAPACITY_H
 
-#include "app/sheet.h"
+#include "app/table_printer.h"
 
 #include "base/strbuf.h"
 #include "eval/subjects.h"
@@ -204,7 +204,7 @@ struct capacity_marks {
     bool least, below, between, none, late;
 };
 
-void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
+void capacity_row_print(struct table_printer *printer, const struct capacity_setting *s,
                         const struct capacity_result *r, struct capacity_marks *marks);
 /* Explains the marks, one per line. */
 void capacity_legend_print(const struct capacity_marks *marks);

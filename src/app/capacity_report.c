@@ -61,7 +61,7 @@ void capacity_legend_print(const struct capacity_marks *marks)
         if (line[i].is_used) printf("\n%s\n", line[i].text);
 }
 
-void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
+void capacity_row_print(struct table_printer *printer, const struct capacity_setting *s,
                         const struct capacity_result *r, struct capacity_marks *marks)
 {
     const struct capacity_trial *strict = &r->best[CAPACITY_STRICT];
@@ -74,7 +74,7 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
     char name[CAPACITY_LIMITS][48];
     for (uint32_t i = 0; i < CAPACITY_LIMITS; i++)
         name_capacity(name[i], &found[i], s->factor, marks);
-    const struct sheet_cell cells[] = {
+    const struct table_printer_cell cells[] = {
         {"model_filename", NULL, .text = s->model},
         {"method", "method", .text = r->method},
         {NULL, "strict req/s", .text = name[CAPACITY_STRICT]},
@@ -126,7 +126,7 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
         {"n_threads", .number = s->params.n_threads},
         {"fast_bytes", .number = tier ? (double)tier->fast_bytes : (double)NAN},
     };
-    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+    table_printer_row(printer, cells, sizeof cells / sizeof cells[0]);
 }
 
 void capacity_trials_begin(struct strbuf *csv)

@@ -7,7 +7,7 @@
 #include "app/capacity_trial.c"
 #include "app/load_plan.c"
 #include "app/load_report.c"
-#include "app/sheet.c"
+#include "app/table_printer.c"
 #include "must.h"
 #include "tiny_model.h"
 

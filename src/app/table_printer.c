@@ -1,7 +1,7 @@
-/* sheet.c: see the header. Programs get every number in full, people get it rounded; both read the
- * same cells, so they cannot disagree. Markdown is not aligned, because rows are printed before
- * later ones are known. */
-#include "app/sheet.h"
+/* table_printer.c: see the header. Programs get every number in full, people get it rounded; both
+ * read the same cells, so they cannot disagree. Markdown is not aligned, because rows are printed
+ * before later ones are known. */
+#include "app/table_printer.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 
 /* ---- Markdown ---- */
 
-static void print_markdown_head(const struct sheet_cell *cell, size_t n)
+static void print_markdown_head(const struct table_printer_cell *cell, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (cell[i].title) printf("| %s ", cell[i].title);
@@ -21,7 +21,7 @@ static void print_markdown_head(const struct sheet_cell *cell, size_t n)
     printf("|\n");
 }
 
-static void print_markdown(const struct sheet_cell *cell, size_t n)
+static void print_markdown(const struct table_printer_cell *cell, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (!cell[i].title) continue;
@@ -36,7 +36,7 @@ static void print_markdown(const struct sheet_cell *cell, size_t n)
 }
 
 /* Prints the numbers of a list, if it is one. */
-static void print_list(const struct sheet_cell *cell)
+static void print_list(const struct table_printer_cell *cell)
 {
     for (size_t i = 0; i < cell->n_list; i++) printf("%s%.15g", i ? " " : "", cell->list[i]);
 }
@@ -58,7 +58,7 @@ static void print_csv_text(const char *text)
     putchar('"');
 }
 
-static void print_csv_head(const struct sheet_cell *cell, size_t n)
+static void print_csv_head(const struct table_printer_cell *cell, size_t n)
 {
     const char *comma = "";
     for (size_t i = 0; i < n; i++) {
@@ -69,7 +69,7 @@ static void print_csv_head(const struct sheet_cell *cell, size_t n)
     printf("\r\n");
 }
 
-static void print_csv(const struct sheet_cell *cell, size_t n)
+static void print_csv(const struct table_printer_cell *cell, size_t n)
 {
     const char *comma = "";
     for (size_t i = 0; i < n; i++) {
@@ -97,7 +97,7 @@ static void print_sql_text(const char *text)
 }
 
 /* Numeric columns have type NUMERIC, which keeps integers. */
-static void print_sql_head(const char *table, const struct sheet_cell *cell, size_t n)
+static void print_sql_head(const char *table, const struct table_printer_cell *cell, size_t n)
 {
     const char *comma = "";
     printf("CREATE TABLE IF NOT EXISTS %s (", table);
@@ -110,7 +110,7 @@ static void print_sql_head(const char *table, const struct sheet_cell *cell, siz
     printf(");\n");
 }
 
-static void print_sql(const char *table, const struct sheet_cell *cell, size_t n)
+static void print_sql(const char *table, const struct table_printer_cell *cell, size_t n)
 {
     const char *comma = "";
     printf("INSERT INTO %s VALUES (", table);
@@ -134,7 +134,7 @@ static void print_sql(const char *table, const struct sheet_cell *cell, size_t n
 
 /* ---- JSON ---- */
 
-static void print_json(const struct sheet_cell *cell, size_t n)
+static void print_json(const struct table_printer_cell *cell, size_t n)
 {
     cJSON *row = cJSON_CreateObject();
     for (size_t i = 0; i < n; i++) {
@@ -153,33 +153,34 @@ static void print_json(const struct sheet_cell *cell, size_t n)
     cJSON_Delete(row);
 }
 
-struct sheet sheet_begin(enum sheet_format format, const char *table)
+struct table_printer table_printer_begin(enum table_printer_format format, const char *table)
 {
-    if (format == SHEET_JSON) printf("[");
-    return (struct sheet){.format = format, .table = table};
+    if (format == TABLE_PRINTER_JSON) printf("[");
+    return (struct table_printer){.format = format, .table = table};
 }
 
-void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell)
+void table_printer_row(struct table_printer *s, const struct table_printer_cell *cell,
+                       size_t n_cell)
 {
     const bool first = s->n_row++ == 0;
     switch (s->format) {
-    case SHEET_MD:
+    case TABLE_PRINTER_MD:
         if (first) print_markdown_head(cell, n_cell);
         print_markdown(cell, n_cell);
         break;
-    case SHEET_CSV:
+    case TABLE_PRINTER_CSV:
         if (first) print_csv_head(cell, n_cell);
         print_csv(cell, n_cell);
         break;
-    case SHEET_SQL:
+    case TABLE_PRINTER_SQL:
         if (first) print_sql_head(s->table, cell, n_cell);
         print_sql(s->table, cell, n_cell);
         break;
-    case SHEET_JSON:
+    case TABLE_PRINTER_JSON:
         printf(first ? "\n " : ",\n ");
         print_json(cell, n_cell);
         break;
-    case SHEET_JSONL:
+    case TABLE_PRINTER_JSONL:
         print_json(cell, n_cell);
         putchar('\n');
         break;
@@ -187,7 +188,7 @@ void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell)
     fflush(stdout);
 }
 
-void sheet_end(struct sheet *s)
+void table_printer_end(struct table_printer *s)
 {
-    if (s->format == SHEET_JSON) printf("\n]\n");
+    if (s->format == TABLE_PRINTER_JSON) printf("\n]\n");
 }
