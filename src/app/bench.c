@@ -8,7 +8,7 @@
 #include "app/app.h"
 #include "app/interrupt.h"
 #include "app/options.h"
-#include "app/peak.h"
+#include "app/peak_memory.h"
 #include "app/setup.h"
 #include "app/setup_method.h"
 #include "app/setup_tier.h"
@@ -305,7 +305,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .fill = b->rig.fills_noise ? " noise" : "",
         .depth_own = b->opt.depth_own,
         .load_s = b->load_s,
-        .peak_rss = b->has_peak ? peak_bytes() : 0,
+        .peak_rss = b->has_peak ? peak_memory_bytes() : 0,
         .test = *test,
         .result = &b->result,
     };
@@ -370,7 +370,7 @@ static int run_model(struct bench *b, const char *name)
     struct setup setup = setup_default(COMMAND);
     setup.model = b->model_name = name;
     setup.n_threads = max_of(&b->threads);
-    b->has_peak = peak_reset();
+    b->has_peak = peak_memory_reset();
     const uint64_t start = clock_us();
     setup.device = b->opt.device;
     setup.n_gpu_layers = b->opt.n_gpu_layers;

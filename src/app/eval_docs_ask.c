@@ -6,7 +6,7 @@
 #include "app/generate.h"
 #include "app/interrupt.h"
 #include "app/joined.h"
-#include "app/peak.h"
+#include "app/peak_memory.h"
 #include "app/setup.h"
 #include "app/setup_method.h"
 #include "base/mem.h"
@@ -341,11 +341,11 @@ static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_err
     snprintf(j.method, sizeof j.method, "%s", m->context);
     row.value[DOCROW_LOAD_FILE] = q->file_ms;
     row.value[DOCROW_LOAD_COLD] = q->cold_ms;
-    const bool has_peak = peak_reset();
+    const bool has_peak = peak_memory_reset();
     TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
     TRY(joined_make(&j, q->engine, &prompt, &seq, err));
     row.value[DOCROW_KV] = (double)(sac_engine_get_stats(q->engine).kv_bytes_used - before);
-    if (has_peak) row.value[DOCROW_RSS] = (double)peak_bytes();
+    if (has_peak) row.value[DOCROW_RSS] = (double)peak_memory_bytes();
     q->n_asked = sac_seq_length(q->engine, seq, NULL) - j.n_tok;
     sac_status status = SAC_OK;
     if (*m->decode) status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);

@@ -1,10 +1,10 @@
-/* peak.c: see the header. Linux records the peak, and resets it on request. */
-#include "app/peak.h"
+/* peak_memory.c: see the header. Linux records the peak, and resets it on request. */
+#include "app/peak_memory.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
 
-bool peak_reset(void)
+bool peak_memory_reset(void)
 {
     FILE *f = fopen("/proc/self/clear_refs", "w");
     if (!f) return false;
@@ -12,7 +12,7 @@ bool peak_reset(void)
     return fclose(f) == 0 && written;
 }
 
-uint64_t peak_bytes(void)
+uint64_t peak_memory_bytes(void)
 {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss << 10 : 0;
