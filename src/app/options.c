@@ -9,7 +9,7 @@
 
 #include "app/app.h"
 #include "app/complete.h"
-#include "app/habits.h"
+#include "app/foreign_options.h"
 #include "app/optfile.h"
 #include "app/units.h"
 #include "base/suggest.h"
@@ -378,20 +378,21 @@ bool options_set(const struct options *o, const char *name, size_t n_name, const
 
 /* Handles an option of another program; false if it is unknown, or not possible here (`why` is
  * set). */
-static bool pass_habit(const struct options *o, int argc, char **argv, int *i, char why[256])
+static bool pass_foreign(const struct options *o, int argc, char **argv, int *i, char why[256])
 {
     const char *arg = argv[*i];
     const size_t n = strcspn(arg, "=");
-    const struct habit *h = find_option(o, arg, n).spec ? NULL : habits_find(arg, n);
+    const struct foreign_option *h =
+        find_option(o, arg, n).spec ? NULL : foreign_options_find(arg, n);
     why[0] = 0;
     if (!h) return false;
-    if (h->kind == HABIT_WRONG) {
+    if (h->kind == FOREIGN_OPTIONS_ERROR) {
         snprintf(why, 256, "option '%.*s': %s", (int)n, arg, h->why);
         return false;
     }
-    if (h->kind == HABIT_PASSED)
+    if (h->kind == FOREIGN_OPTIONS_NOTED)
         fprintf(stderr, "saccade %s: %.*s is passed over: %s\n", o->command, (int)n, arg, h->why);
-    if (!arg[n] && *i + 1 < argc && habits_takes(h, argv[*i + 1])) ++*i;
+    if (!arg[n] && *i + 1 < argc && foreign_options_takes(h, argv[*i + 1])) ++*i;
     return true;
 }
 
@@ -476,7 +477,7 @@ int options_parse(struct options *o, int argc, char **argv)
         } else if (only_operands || argv[i][0] != '-' || argv[i][1] == 0) {
             if (o->n_operand == o->operand_max) return unexpected(o, argv[i]);
             o->operand[o->n_operand++] = argv[i];
-        } else if (!pass_habit(o, argc, argv, &i, why) &&
+        } else if (!pass_foreign(o, argc, argv, &i, why) &&
                    (why[0] || !read_option(o, argc, argv, &i, why))) {
             return options_usage_error(o->command, "%s", why);
         }
