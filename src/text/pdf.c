@@ -2,8 +2,8 @@
  * other. pdftotext ends each page with a form feed; only those between pages are kept. */
 #include "text/pdf.h"
 
-#include "text/child.h"
 #include "text/limits.h"
+#include "text/subprocess.h"
 
 #include <string.h>
 
@@ -38,7 +38,7 @@ static void add_pages(struct strbuf *out, const char *s, size_t n)
 }
 
 /* Reports the first line of the program's error output. */
-static sac_status refused(const struct child *c, sac_error *err)
+static sac_status refused(const struct subprocess *c, sac_error *err)
 {
     if (strstr(c->told.data, "password"))
         return error_set(err, SAC_ERR_FORMAT, "it is encrypted: 'qpdf --decrypt' opens it");
@@ -49,9 +49,10 @@ static sac_status refused(const struct child *c, sac_error *err)
 sac_status pdf_text(struct strbuf *out, const char *bytes, size_t n, sac_error *err)
 {
     static const char *const argv[] = {"pdftotext", "-enc", "UTF-8", "-", "-", NULL};
-    const struct child_limits limits = {LIMITS_CHILD_S, LIMITS_CHILD_MEMORY, LIMITS_TEXT_BYTES};
-    struct child c = {0};
-    sac_status status = child_run(&c, argv, bytes, n, &limits, err);
+    const struct subprocess_limits limits = {LIMITS_CHILD_S, LIMITS_CHILD_MEMORY,
+                                             LIMITS_TEXT_BYTES};
+    struct subprocess c = {0};
+    sac_status status = subprocess_run(&c, argv, bytes, n, &limits, err);
     if (status == SAC_ERR_NOT_FOUND)
         status = error_set(err, SAC_ERR_UNSUPPORTED,
                            "pdftotext, which reads PDF, is not installed: it is in the package "
@@ -69,6 +70,6 @@ sac_status pdf_text(struct strbuf *out, const char *bytes, size_t n, sac_error *
         add_pages(out, c.out.data, c.out.n);
         if (out->failed) status = error_set(err, SAC_ERR_MEMORY, "out of memory for a document");
     }
-    child_deinit(&c);
+    subprocess_deinit(&c);
     return status;
 }

@@ -3,11 +3,11 @@
 #include "text/extract.h"
 
 #include "text/charset.h"
-#include "text/child.h"
 #include "text/flow.h"
 #include "text/html.h"
 #include "text/kind.h"
 #include "text/limits.h"
+#include "text/subprocess.h"
 #include "text/unpack.h"
 
 #include "must.h"
@@ -209,20 +209,20 @@ static void a_child_is_limited(void **state)
 {
     static const char *const sleeper[] = {"sleep", "30", NULL}, *const cat[] = {"cat", NULL};
     static const char *const none[] = {"no-such-program-here", NULL};
-    struct child_limits limits = {1, (size_t)1 << 30, 4};
-    struct child c = {0};
+    struct subprocess_limits limits = {1, (size_t)1 << 30, 4};
+    struct subprocess c = {0};
     sac_error err = {0};
     (void)state;
-    assert_int_equal(child_run(&c, sleeper, "", 0, &limits, &err), SAC_ERR_FORMAT);
+    assert_int_equal(subprocess_run(&c, sleeper, "", 0, &limits, &err), SAC_ERR_FORMAT);
     assert_non_null(strstr(err.msg, "more than 1 s"));
-    assert_int_equal(child_run(&c, none, "", 0, &limits, &err), SAC_ERR_NOT_FOUND);
-    assert_int_equal(child_run(&c, cat, "12345", 5, &limits, &err), SAC_ERR_FORMAT);
+    assert_int_equal(subprocess_run(&c, none, "", 0, &limits, &err), SAC_ERR_NOT_FOUND);
+    assert_int_equal(subprocess_run(&c, cat, "12345", 5, &limits, &err), SAC_ERR_FORMAT);
     assert_non_null(strstr(err.msg, "of text"));
     strbuf_reset(&c.out);
-    must(child_run(&c, cat, "1234", 4, &limits, &err), &err);
+    must(subprocess_run(&c, cat, "1234", 4, &limits, &err), &err);
     assert_string_equal(c.out.data, "1234");
     assert_int_equal(c.code, 0);
-    child_deinit(&c);
+    subprocess_deinit(&c);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
-/* child.c: see the header. The input is in memory to which only the child and we have a handle, so
- * the program can seek in it, no file name is on its command line, and nothing is left behind. */
-#include "text/child.h"
+/* subprocess.c: see the header. The input is in memory to which only the child and we have a
+ * handle, so the program can seek in it, no file name is on its command line, and nothing is left
+ * behind. */
+#include "text/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +82,7 @@ static int spawn(pid_t *out, const char *const argv[], const struct ends *e)
     return failed;
 }
 
-static void set_limits(pid_t pid, const struct child_limits *l)
+static void set_limits(pid_t pid, const struct subprocess_limits *l)
 {
     const struct rlimit memory = {l->memory_bytes, l->memory_bytes};
     const struct rlimit seconds = {l->seconds, l->seconds + 1};
@@ -110,7 +111,7 @@ static void read_some(struct strbuf *out, int *fd, size_t most)
 }
 
 /* Reads both pipes to their ends. SAC_ERR_FORMAT: a limit is exceeded. */
-static sac_status listen(struct child *c, struct ends *e, const struct child_limits *l,
+static sac_status listen(struct subprocess *c, struct ends *e, const struct subprocess_limits *l,
                          const char *name, sac_error *err)
 {
     const int64_t end_ms = now_ms() + (int64_t)l->seconds * 1000;
@@ -130,8 +131,8 @@ static sac_status listen(struct child *c, struct ends *e, const struct child_lim
     return SAC_OK;
 }
 
-sac_status child_run(struct child *c, const char *const argv[], const char *in, size_t n,
-                     const struct child_limits *limits, sac_error *err)
+sac_status subprocess_run(struct subprocess *c, const char *const argv[], const char *in, size_t n,
+                          const struct subprocess_limits *limits, sac_error *err)
 {
     struct ends e;
     pid_t pid;
@@ -160,7 +161,7 @@ sac_status child_run(struct child *c, const char *const argv[], const char *in, 
     return status;
 }
 
-void child_deinit(struct child *c)
+void subprocess_deinit(struct subprocess *c)
 {
     strbuf_deinit(&c->out);
     strbuf_deinit(&c->told);
