@@ -24,13 +24,13 @@ struct frame {
 };
 
 static const struct frame frames[] = {
-    [TOOLSTREAM_HERMES] = {"<tool_call>", "\"\\n\"", "\"\\n</tool_call>\\n<tool_call>\\n\"",
-                           "\"\\n</tool_call>\"", "{\"name\": ", ", \"arguments\": "},
-    [TOOLSTREAM_LLAMA3] = {NULL, "\"\"", NULL, "\"\"", "{\"name\": ", ", \"parameters\": "},
-    [TOOLSTREAM_MISTRAL] = {"[TOOL_CALLS]", "\" \"? \"[\"", "\", \"", "\"]\"",
-                            "{\"name\": ", ", \"arguments\": "},
-    [TOOLSTREAM_GEMMA] = {"```tool_code", "\"\\n\"", "\"\\n```\\n```tool_code\\n\"", "\"\\n```\"",
-                          "{\"name\": ", ", \"parameters\": "},
+    [TOOL_PARSER_HERMES] = {"<tool_call>", "\"\\n\"", "\"\\n</tool_call>\\n<tool_call>\\n\"",
+                            "\"\\n</tool_call>\"", "{\"name\": ", ", \"arguments\": "},
+    [TOOL_PARSER_LLAMA3] = {NULL, "\"\"", NULL, "\"\"", "{\"name\": ", ", \"parameters\": "},
+    [TOOL_PARSER_MISTRAL] = {"[TOOL_CALLS]", "\" \"? \"[\"", "\", \"", "\"]\"",
+                             "{\"name\": ", ", \"arguments\": "},
+    [TOOL_PARSER_GEMMA] = {"```tool_code", "\"\\n\"", "\"\\n```\\n```tool_code\\n\"", "\"\\n```\"",
+                           "{\"name\": ", ", \"parameters\": "},
 };
 
 /* ---- Tools ---- */
@@ -53,9 +53,9 @@ static sac_status write_tool(struct strbuf *out, const struct frame *f, const cJ
     const cJSON *const schema = cJSON_GetObjectItemCaseSensitive(function_of(tool), "parameters");
     const cJSON quoted = {.type = cJSON_String, .valuestring = (char *)(uintptr_t)name};
     char root[24];
-    if (!name || !name[0] || strlen(name) >= TOOLSTREAM_NAME_MAX)
+    if (!name || !name[0] || strlen(name) >= TOOL_PARSER_NAME_MAX)
         return error_set(err, SAC_ERR_FORMAT, "tools: tool %u has no 'name' of 1 to %u characters",
-                         index, TOOLSTREAM_NAME_MAX - 1);
+                         index, TOOL_PARSER_NAME_MAX - 1);
     char *const json = schema ? cJSON_PrintUnformatted(schema) : mem_strdup(SCHEMA_ANY_OBJECT);
     char *const text = cJSON_PrintUnformatted(&quoted);
     sac_status status = SAC_ERR_MEMORY;

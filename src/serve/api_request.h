@@ -10,7 +10,7 @@
 
 #include "eval/passages.h"
 #include "grammar/machine.h"
-#include "grammar/toolstream.h"
+#include "grammar/tool_parser.h"
 #include "serve/allowed_tokens.h"
 #include "serve/api_error.h"
 #include "serve/json.h"
@@ -127,9 +127,9 @@ struct api_request {
     uint32_t n_breaker;
     char **tool; /* owned, [n_tool]: names of the tools that may be called */
     uint32_t n_tool;
-    enum toolstream_family tool_family; /* the model's syntax of tool calls */
-    struct machine *machine;            /* owned: compiled grammar of the answer, or NULL */
-    struct allowed_tokens *allowed;     /* owned; NULL: all */
+    enum tool_parser_family tool_family; /* the model's syntax of tool calls */
+    struct machine *machine;             /* owned: compiled grammar of the answer, or NULL */
+    struct allowed_tokens *allowed;      /* owned; NULL: all */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
     bool names_decode;        /* else the context method or the default decides */

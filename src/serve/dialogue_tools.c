@@ -191,7 +191,7 @@ sac_status dialogue_tools(struct dialogue *d, struct api_request *a, const cJSON
     bool known = false;
     TRY(knows_tools(d, rules, &known, error));
     /* The description asks for Hermes' format whatever the model. */
-    a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
+    a->tool_family = known ? tool_parser_of_vocabulary(rules->trie) : TOOL_PARSER_HERMES;
     if (choice.must) TRY(structured_output_force_call(a, d->tools, choice.name, rules, error));
     return known ? SAC_OK : describe_tools(d, error);
 }

@@ -32,12 +32,12 @@ static void begin_call(struct reply_choice *c, const char *name)
     snprintf(call->name, sizeof call->name, "%s", name);
 }
 
-static void on_tool_event(void *user, const struct toolstream_event *e)
+static void on_tool_event(void *user, const struct tool_parser_event *e)
 {
     struct reply_choice *c = user;
-    if (e->kind == TOOLSTREAM_TEXT) strbuf_add(&c->text, e->text, e->n);
-    if (e->kind == TOOLSTREAM_BEGIN) begin_call(c, e->name);
-    if (e->kind == TOOLSTREAM_ARGS && !c->no_memory) {
+    if (e->kind == TOOL_PARSER_TEXT) strbuf_add(&c->text, e->text, e->n);
+    if (e->kind == TOOL_PARSER_BEGIN) begin_call(c, e->name);
+    if (e->kind == TOOL_PARSER_ARGS && !c->no_memory) {
         struct strbuf *args = &c->call[c->n_call - 1].args;
         strbuf_add(args, e->text, e->n);
         c->no_memory |= args->failed;
@@ -47,8 +47,8 @@ static void on_tool_event(void *user, const struct toolstream_event *e)
 static sac_status offer_tools(struct reply_choice *c, const struct api_request *a)
 {
     if (a->n_tool == 0) return SAC_OK;
-    TRY(toolstream_create(&c->tools, a->tool_family, on_tool_event, c, NULL));
-    toolstream_offer(c->tools, a->tool, a->n_tool);
+    TRY(tool_parser_create(&c->tools, a->tool_family, on_tool_event, c, NULL));
+    tool_parser_offer(c->tools, a->tool, a->n_tool);
     return SAC_OK;
 }
 
@@ -63,9 +63,9 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
     if (!c->tools)
         strbuf_add(&c->text, p->text, p->n_text);
     else
-        status = toolstream_feed(c->tools, p->text, p->n_text, NULL);
+        status = tool_parser_feed(c->tools, p->text, p->n_text, NULL);
     if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
-        status = toolstream_finish(c->tools, NULL);
+        status = tool_parser_finish(c->tools, NULL);
     if (status != SAC_OK || c->no_memory || c->text.failed) (void)api_error_no_memory(&r->failed);
     /* White space between text and tool calls is dropped. */
     if (p->kind == ANSWER_DONE && c->n_call)
@@ -101,7 +101,7 @@ void reply_deinit(struct reply *r)
 {
     for (uint32_t i = 0; r->choice && i < r->n_choice; i++) {
         strbuf_deinit(&r->choice[i].text);
-        toolstream_free(r->choice[i].tools);
+        tool_parser_free(r->choice[i].tools);
         for (uint32_t k = 0; k < r->choice[i].n_call; k++)
             strbuf_deinit(&r->choice[i].call[k].args);
         mem_free(r->choice[i].call);

@@ -26,7 +26,7 @@ struct dialect {
 
 struct reply_call {
     char id[48];
-    char name[TOOLSTREAM_NAME_MAX];
+    char name[TOOL_PARSER_NAME_MAX];
     struct strbuf args; /* JSON text of the arguments so far */
     bool shown;         /* reply_next_calls has reported the call, */
     size_t n_shown;     /* and this many bytes of `args` */
@@ -37,8 +37,8 @@ struct reply_choice {
     cJSON *logprobs;    /* owned; a list in the dialect's format, or NULL */
     cJSON *token_ids;   /* owned; or NULL */
     uint32_t n_tok, n_prompt;
-    struct toolstream *tools; /* owned; NULL: no tools */
-    struct reply_call *call;  /* owned, [n_call] */
+    struct tool_parser *tools; /* owned; NULL: no tools */
+    struct reply_call *call;   /* owned, [n_call] */
     uint32_t n_call;
     bool no_memory; /* for a tool call */
     size_t n_shown; /* bytes of `text` returned by reply_next */

@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n == 0) return 0;
     char *const json = mem_strndup((const char *)data + 1, n - 1);
     if (!json) return 0;
-    const struct toolset set = {.family = (enum toolstream_family)(data[0] % 4),
+    const struct toolset set = {.family = (enum tool_parser_family)(data[0] % 4),
                                 .choice = (enum toolset_choice)(data[0] / 4 % 3),
                                 .tools_json = json,
                                 .name = "f",

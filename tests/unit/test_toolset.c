@@ -9,8 +9,8 @@
 
 #include "grammar_make.h"
 
+#include "grammar/tool_parser.h"
 #include "grammar/toolset.h"
-#include "grammar/toolstream.h"
 
 static const char *const words[] = {"<|end|>", NULL};
 static struct grammar_vocab vocab;
@@ -34,20 +34,20 @@ static int teardown(void **state)
     return 0;
 }
 
-static void count_calls(void *user, const struct toolstream_event *e)
+static void count_calls(void *user, const struct tool_parser_event *e)
 {
-    *(unsigned *)user += e->kind == TOOLSTREAM_END;
+    *(unsigned *)user += e->kind == TOOL_PARSER_END;
 }
 
-static unsigned calls_in(enum toolstream_family family, const char *text)
+static unsigned calls_in(enum tool_parser_family family, const char *text)
 {
-    struct toolstream *t;
+    struct tool_parser *t;
     unsigned n = 0;
     sac_error err;
-    must(toolstream_create(&t, family, count_calls, &n, &err), &err);
-    must(toolstream_feed(t, text, strlen(text), &err), &err);
-    must(toolstream_finish(t, &err), &err);
-    toolstream_free(t);
+    must(tool_parser_create(&t, family, count_calls, &n, &err), &err);
+    must(tool_parser_feed(t, text, strlen(text), &err), &err);
+    must(tool_parser_finish(t, &err), &err);
+    tool_parser_free(t);
     return n;
 }
 
@@ -59,36 +59,36 @@ static unsigned calls_in(enum toolstream_family family, const char *text)
 #define GET_LLAMA     "{\"name\": \"get\", \"parameters\": {\"n\": 3}}"
 
 static const struct tool_case {
-    enum toolstream_family family;
+    enum tool_parser_family family;
     enum toolset_choice choice;
     bool parallel;
     const char *text;
     bool yes;
     unsigned n_call;
 } cases[] = {
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, false, HERMES(GET), true, 1},
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, false, HERMES(PUT), true, 1},
-    {TOOLSTREAM_HERMES, TOOLSET_NAMED, false, HERMES(GET), true, 1},
-    {TOOLSTREAM_HERMES, TOOLSET_NAMED, false, HERMES(PUT), false, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, false, HERMES(GET) "\n" HERMES(PUT), false, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, true, HERMES(GET) "\n" HERMES(PUT), true, 2},
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, false, "text", false, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_REQUIRED, false,
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(GET), true, 1},
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(PUT), true, 1},
+    {TOOL_PARSER_HERMES, TOOLSET_NAMED, false, HERMES(GET), true, 1},
+    {TOOL_PARSER_HERMES, TOOLSET_NAMED, false, HERMES(PUT), false, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(GET) "\n" HERMES(PUT), false, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, true, HERMES(GET) "\n" HERMES(PUT), true, 2},
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, "text", false, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false,
      HERMES("{\"name\": \"get\", \"arguments\": {\"n\": \"3\"}}"), false, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_AUTO, false, "Any <tool_cal text", true, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_AUTO, false, "", true, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_AUTO, false, "First <<<tool_<tool_call>\n" GET "\n</tool_call>",
+    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "Any <tool_cal text", true, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "", true, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "First <<<tool_<tool_call>\n" GET "\n</tool_call>",
      true, 1},
-    {TOOLSTREAM_HERMES, TOOLSET_AUTO, false, "<tool_call>\nno call", false, 0},
-    {TOOLSTREAM_HERMES, TOOLSET_AUTO, true, HERMES(GET) "\n" HERMES(GET), true, 2},
-    {TOOLSTREAM_LLAMA3, TOOLSET_REQUIRED, true, GET_LLAMA, true, 1},
-    {TOOLSTREAM_LLAMA3, TOOLSET_AUTO, false, GET_LLAMA, true, 1},
-    {TOOLSTREAM_LLAMA3, TOOLSET_AUTO, false, "Text {", true, 0},
-    {TOOLSTREAM_LLAMA3, TOOLSET_AUTO, false, "{\"a\": 1}", false, 0},
-    {TOOLSTREAM_MISTRAL, TOOLSET_REQUIRED, true, MISTRAL(GET ", " PUT), true, 2},
-    {TOOLSTREAM_MISTRAL, TOOLSET_AUTO, false, "[TOOL[TOOL_CALLS] [" GET "]", true, 1},
-    {TOOLSTREAM_GEMMA, TOOLSET_REQUIRED, false, GEMMA(GET_LLAMA), true, 1},
-    {TOOLSTREAM_GEMMA, TOOLSET_AUTO, true, "````" GEMMA(GET_LLAMA) "\n" GEMMA(GET_LLAMA), true, 2},
+    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "<tool_call>\nno call", false, 0},
+    {TOOL_PARSER_HERMES, TOOLSET_AUTO, true, HERMES(GET) "\n" HERMES(GET), true, 2},
+    {TOOL_PARSER_LLAMA3, TOOLSET_REQUIRED, true, GET_LLAMA, true, 1},
+    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, GET_LLAMA, true, 1},
+    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, "Text {", true, 0},
+    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, "{\"a\": 1}", false, 0},
+    {TOOL_PARSER_MISTRAL, TOOLSET_REQUIRED, true, MISTRAL(GET ", " PUT), true, 2},
+    {TOOL_PARSER_MISTRAL, TOOLSET_AUTO, false, "[TOOL[TOOL_CALLS] [" GET "]", true, 1},
+    {TOOL_PARSER_GEMMA, TOOLSET_REQUIRED, false, GEMMA(GET_LLAMA), true, 1},
+    {TOOL_PARSER_GEMMA, TOOLSET_AUTO, true, "````" GEMMA(GET_LLAMA) "\n" GEMMA(GET_LLAMA), true, 2},
 };
 
 static struct machine *open_set(const struct toolset *set, const struct trie *trie)
@@ -130,9 +130,9 @@ static void markers_may_be_control_tokens(void **state)
     sac_error err;
     v.tok[1].control = true;
     must(trie_create(&v.trie, v.tok, v.n, &err), &err);
-    assert_int_equal(toolstream_of_vocabulary(v.trie), TOOLSTREAM_MISTRAL);
+    assert_int_equal(tool_parser_of_vocabulary(v.trie), TOOL_PARSER_MISTRAL);
     const struct toolset set = {
-        .family = TOOLSTREAM_MISTRAL, .choice = TOOLSET_AUTO, .tools_json = tools, .trie = v.trie};
+        .family = TOOL_PARSER_MISTRAL, .choice = TOOLSET_AUTO, .tools_json = tools, .trie = v.trie};
     struct machine *const m = open_set(&set, v.trie);
     struct matcher *t;
     must(matcher_create(&t, m, &err), &err);

@@ -1,14 +1,14 @@
-/* toolstream.c: see the header.
+/* tool_parser.c: see the header.
  *
  * `held` contains undecided text, beginning with the marker of a call. In TEXT, everything is
  * emitted except an end that may become a marker. After a marker, each state looks at `held` and
  * decides: wait for more, continue, or this is no call; in the last case the marker's first byte is
  * emitted as text and the search continues behind it. */
-#include "grammar/toolstream.h"
+#include "grammar/tool_parser.h"
 
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "grammar/toolstream_scan.h"
+#include "grammar/tool_parser_scan.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
@@ -29,9 +29,9 @@ enum state {
 /* What a state concludes from `held`. */
 enum verdict { WAIT, GO_ON, NO_CALL };
 
-struct toolstream {
-    enum toolstream_family family;
-    toolstream_fn fn;
+struct tool_parser {
+    enum tool_parser_family family;
+    tool_parser_fn fn;
     void *user;
     char *const *offered; /* borrowed, [n_offered]; NULL: all names */
     uint32_t n_offered;
@@ -43,18 +43,18 @@ struct toolstream {
     bool started;     /* text other than blanks, or a call, has been sent */
     bool finished;    /* the answer is complete */
     bool behind_call; /* only blanks followed the last call */
-    bool began;       /* TOOLSTREAM_BEGIN of the current call was sent */
+    bool began;       /* TOOL_PARSER_BEGIN of the current call was sent */
     size_t sent;      /* bytes of the arguments already sent */
-    struct toolstream_scan scan;
-    char name[TOOLSTREAM_NAME_MAX];
+    struct tool_parser_scan scan;
+    char name[TOOL_PARSER_NAME_MAX];
     uint32_t n_call;
 };
 
 static const char *const markers[][MARKERS_MAX] = {
-    [TOOLSTREAM_HERMES] = {"<tool_call>", "```json"},
-    [TOOLSTREAM_LLAMA3] = {"<|python_tag|>"},
-    [TOOLSTREAM_MISTRAL] = {"[TOOL_CALLS]"},
-    [TOOLSTREAM_GEMMA] = {"```tool_code", "```tool_call", "```json"},
+    [TOOL_PARSER_HERMES] = {"<tool_call>", "```json"},
+    [TOOL_PARSER_LLAMA3] = {"<|python_tag|>"},
+    [TOOL_PARSER_MISTRAL] = {"[TOOL_CALLS]"},
+    [TOOL_PARSER_GEMMA] = {"```tool_code", "```tool_call", "```json"},
 };
 
 static bool is_blank(char c)
@@ -69,7 +69,7 @@ static size_t blanks(const char *s, size_t n)
     return i;
 }
 
-static bool is_offered(const struct toolstream *t, const char *name)
+static bool is_offered(const struct tool_parser *t, const char *name)
 {
     for (uint32_t i = 0; i < t->n_offered; i++)
         if (strcmp(t->offered[i], name) == 0) return true;
@@ -78,14 +78,14 @@ static bool is_offered(const struct toolstream *t, const char *name)
 
 /* ---- Events ---- */
 
-static void send(struct toolstream *t, enum toolstream_kind kind, const char *text, size_t n)
+static void send(struct tool_parser *t, enum tool_parser_kind kind, const char *text, size_t n)
 {
-    const struct toolstream_event event = {
+    const struct tool_parser_event event = {
         .kind = kind, .index = t->n_call, .name = t->name, .text = text, .n = n};
     t->fn(t->user, &event);
 }
 
-static void drop(struct toolstream *t, size_t n)
+static void drop(struct tool_parser *t, size_t n)
 {
     assert(n <= t->held.n);
     memmove(t->held.data, t->held.data + n, t->held.n - n + 1);
@@ -93,34 +93,34 @@ static void drop(struct toolstream *t, size_t n)
 }
 
 /* Sends the first n bytes as text. */
-static void send_text(struct toolstream *t, size_t n)
+static void send_text(struct tool_parser *t, size_t n)
 {
     if (n == 0) return;
-    send(t, TOOLSTREAM_TEXT, t->held.data, n);
+    send(t, TOOL_PARSER_TEXT, t->held.data, n);
     t->started |= blanks(t->held.data, n) < n;
     t->behind_call = false;
     drop(t, n);
 }
 
-static void begin_call(struct toolstream *t)
+static void begin_call(struct tool_parser *t)
 {
     t->began = t->started = true;
     t->sent = 0;
-    send(t, TOOLSTREAM_BEGIN, "", 0);
+    send(t, TOOL_PARSER_BEGIN, "", 0);
 }
 
-static void end_call(struct toolstream *t)
+static void end_call(struct tool_parser *t)
 {
-    send(t, TOOLSTREAM_END, "", 0);
+    send(t, TOOL_PARSER_END, "", 0);
     t->n_call++;
     t->began = false;
     t->behind_call = true;
 }
 
-static void send_call(struct toolstream *t, const char *args)
+static void send_call(struct tool_parser *t, const char *args)
 {
     begin_call(t);
-    send(t, TOOLSTREAM_ARGS, args, strlen(args));
+    send(t, TOOL_PARSER_ARGS, args, strlen(args));
     end_call(t);
 }
 
@@ -141,7 +141,7 @@ static char *print_args(const cJSON *call)
     return text;
 }
 
-static bool send_object(struct toolstream *t, const cJSON *call)
+static bool send_object(struct tool_parser *t, const cJSON *call)
 {
     const cJSON *const inner = cJSON_GetObjectItemCaseSensitive(call, "function");
     if (cJSON_IsObject(inner)) call = inner; /* OpenAI's format */
@@ -156,7 +156,7 @@ static bool send_object(struct toolstream *t, const cJSON *call)
 }
 
 /* A complete JSON text: an object, or a list of objects. */
-static bool send_json(struct toolstream *t, const char *text, size_t n)
+static bool send_json(struct tool_parser *t, const char *text, size_t n)
 {
     cJSON *const value = cJSON_ParseWithLength(text, n);
     bool any = send_object(t, value);
@@ -167,7 +167,7 @@ static bool send_json(struct toolstream *t, const char *text, size_t n)
 }
 
 /* Python calls, one after the other, possibly in a list or inside print(). */
-static bool send_python(struct toolstream *t, const char *text, size_t n)
+static bool send_python(struct tool_parser *t, const char *text, size_t n)
 {
     struct strbuf args = {0};
     bool any = false;
@@ -183,8 +183,8 @@ static bool send_python(struct toolstream *t, const char *text, size_t n)
         }
         /* The text is followed by a byte that ends words. */
         if (at == n ||
-            toolstream_scan_python(text + at, n - at, t->name, sizeof t->name, &args, &used) !=
-                TOOLSTREAM_SCAN_DONE ||
+            tool_parser_scan_python(text + at, n - at, t->name, sizeof t->name, &args, &used) !=
+                TOOL_PARSER_SCAN_DONE ||
             !is_offered(t, t->name))
             break;
         send_call(t, args.data);
@@ -196,29 +196,29 @@ static bool send_python(struct toolstream *t, const char *text, size_t n)
 
 /* ---- States ---- */
 
-static enum verdict in_state(struct toolstream *t, enum state state, size_t body)
+static enum verdict in_state(struct tool_parser *t, enum state state, size_t body)
 {
     t->state = state;
     t->body = body;
-    t->scan = (struct toolstream_scan){0};
+    t->scan = (struct tool_parser_scan){0};
     return GO_ON;
 }
 
 /* After a marker: determines the kind of call. */
-static enum verdict look_opened(struct toolstream *t)
+static enum verdict look_opened(struct tool_parser *t)
 {
     const size_t at = t->body + blanks(t->held.data + t->body, t->held.n - t->body);
     if (t->marked && t->held.data[0] == '`') return in_state(t, FENCE, t->body);
     if (at == t->held.n) return t->finished ? NO_CALL : WAIT;
     const char c = t->held.data[at];
-    if (t->family == TOOLSTREAM_MISTRAL && c == '[' && !t->in_list) {
+    if (t->family == TOOL_PARSER_MISTRAL && c == '[' && !t->in_list) {
         t->in_list = true;
         t->body = at + 1;
         return GO_ON;
     }
     if (c == '{') return in_state(t, OBJECT, at);
-    if (t->family == TOOLSTREAM_LLAMA3) return in_state(t, CODE, at);
-    if (t->family != TOOLSTREAM_MISTRAL || t->in_list) return NO_CALL;
+    if (t->family == TOOL_PARSER_LLAMA3) return in_state(t, CODE, at);
+    if (t->family != TOOL_PARSER_MISTRAL || t->in_list) return NO_CALL;
     /* NAME[ARGS]{...}, or NAME{...} */
     const char *const name = t->held.data + at, *const brace = memchr(name, '{', t->held.n - at);
     const size_t n = brace ? (size_t)(brace - name) : t->held.n - at;
@@ -231,57 +231,57 @@ static enum verdict look_opened(struct toolstream *t)
     return is_offered(t, t->name) ? in_state(t, ARGS, at + n) : NO_CALL;
 }
 
-static void send_args(struct toolstream *t, size_t begin, size_t end)
+static void send_args(struct tool_parser *t, size_t begin, size_t end)
 {
     if (begin + t->sent >= end) return;
-    send(t, TOOLSTREAM_ARGS, t->held.data + begin + t->sent, end - begin - t->sent);
+    send(t, TOOL_PARSER_ARGS, t->held.data + begin + t->sent, end - begin - t->sent);
     t->sent = end - begin;
 }
 
 /* Sends the parts of the object that have arrived, once its name and the beginning of the arguments
  * are known. */
-static void stream_object(struct toolstream *t)
+static void stream_object(struct tool_parser *t)
 {
-    const struct toolstream_scan *const s = &t->scan;
+    const struct tool_parser_scan *const s = &t->scan;
     const char *const text = t->held.data + t->body;
     if (!t->began && s->name_end && s->args && text[s->args] == '{' &&
-        toolstream_scan_name(t->name, sizeof t->name, text + s->name, s->name_end - s->name) &&
+        tool_parser_scan_name(t->name, sizeof t->name, text + s->name, s->name_end - s->name) &&
         is_offered(t, t->name))
         begin_call(t);
     if (t->began) send_args(t, t->body + s->args, t->body + (s->args_end ? s->args_end : s->at));
 }
 
 /* Ends the current call. */
-static enum verdict close_call(struct toolstream *t)
+static enum verdict close_call(struct tool_parser *t)
 {
     end_call(t);
     drop(t, t->body + t->scan.at);
     return in_state(t, CLOSED, 0);
 }
 
-static enum verdict look_object(struct toolstream *t)
+static enum verdict look_object(struct tool_parser *t)
 {
-    toolstream_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
-    if (t->scan.state != TOOLSTREAM_SCAN_BAD) stream_object(t);
-    if (t->scan.state == TOOLSTREAM_SCAN_MORE && !t->finished) return WAIT;
+    tool_parser_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
+    if (t->scan.state != TOOL_PARSER_SCAN_BAD) stream_object(t);
+    if (t->scan.state == TOOL_PARSER_SCAN_MORE && !t->finished) return WAIT;
     if (t->began) return close_call(t);
-    if (t->scan.state != TOOLSTREAM_SCAN_DONE || !send_json(t, t->held.data + t->body, t->scan.at))
+    if (t->scan.state != TOOL_PARSER_SCAN_DONE || !send_json(t, t->held.data + t->body, t->scan.at))
         return NO_CALL;
     drop(t, t->body + t->scan.at);
     return in_state(t, CLOSED, 0);
 }
 
-static enum verdict look_args(struct toolstream *t)
+static enum verdict look_args(struct tool_parser *t)
 {
-    toolstream_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
-    if (t->scan.state == TOOLSTREAM_SCAN_BAD && !t->began) return NO_CALL;
+    tool_parser_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
+    if (t->scan.state == TOOL_PARSER_SCAN_BAD && !t->began) return NO_CALL;
     if (!t->began) begin_call(t);
     send_args(t, t->body, t->body + t->scan.at);
-    if (t->scan.state == TOOLSTREAM_SCAN_MORE && !t->finished) return WAIT;
+    if (t->scan.state == TOOL_PARSER_SCAN_MORE && !t->finished) return WAIT;
     return close_call(t);
 }
 
-static enum verdict to_text(struct toolstream *t, size_t n)
+static enum verdict to_text(struct tool_parser *t, size_t n)
 {
     drop(t, n);
     t->in_list = t->marked = false;
@@ -289,20 +289,20 @@ static enum verdict to_text(struct toolstream *t, size_t n)
 }
 
 /* After a call: the end of its frame, or the next call in it. */
-static enum verdict look_closed(struct toolstream *t)
+static enum verdict look_closed(struct tool_parser *t)
 {
     static const char hermes_end[] = "</tool_call>";
     const size_t at = blanks(t->held.data, t->held.n), left = t->held.n - at;
     const char *const text = t->held.data + at;
     if (left == 0) return t->finished ? to_text(t, at) : WAIT;
-    if (t->family == TOOLSTREAM_HERMES) {
+    if (t->family == TOOL_PARSER_HERMES) {
         const size_t n = sizeof hermes_end - 1;
         if (left < n && memcmp(text, hermes_end, left) == 0 && !t->finished) return WAIT;
         return to_text(t, left >= n && memcmp(text, hermes_end, n) == 0 ? at + n : 0);
     }
-    const bool between = t->in_list
-                             ? text[0] == ','
-                             : t->family == TOOLSTREAM_LLAMA3 && (text[0] == ';' || text[0] == ',');
+    const bool between =
+        t->in_list ? text[0] == ','
+                   : t->family == TOOL_PARSER_LLAMA3 && (text[0] == ';' || text[0] == ',');
     if (between) {
         drop(t, at + 1);
         t->marked = false;
@@ -313,7 +313,7 @@ static enum verdict look_closed(struct toolstream *t)
 }
 
 /* A fenced block up to its end, or a list up to its ']'. */
-static enum verdict look_fence(struct toolstream *t)
+static enum verdict look_fence(struct tool_parser *t)
 {
     const char *const text = t->held.data + t->body, *end = strstr(text, t->marked ? "```" : "]");
     if (!end && !t->finished) return WAIT;
@@ -325,7 +325,7 @@ static enum verdict look_fence(struct toolstream *t)
 }
 
 /* Llama's python tag without JSON: a call, or code for a tool. */
-static enum verdict look_code(struct toolstream *t)
+static enum verdict look_code(struct tool_parser *t)
 {
     const char *const code = t->held.data + t->body;
     if (!t->finished) return WAIT;
@@ -344,7 +344,7 @@ static enum verdict look_code(struct toolstream *t)
 }
 
 /* The first marker, or the beginning of one at the end of the text; returns its length, 0: none. */
-static size_t find_marker(const struct toolstream *t, size_t *out_at)
+static size_t find_marker(const struct tool_parser *t, size_t *out_at)
 {
     for (size_t at = 0; at < t->held.n; at++)
         for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++) {
@@ -358,7 +358,7 @@ static size_t find_marker(const struct toolstream *t, size_t *out_at)
     return 0;
 }
 
-static bool is_marker(const struct toolstream *t, size_t at, size_t n)
+static bool is_marker(const struct tool_parser *t, size_t at, size_t n)
 {
     for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++)
         if (strlen(markers[t->family][i]) == n &&
@@ -368,7 +368,7 @@ static bool is_marker(const struct toolstream *t, size_t at, size_t n)
 }
 
 /* Whether a marker, or the beginning of one, is at `at`. */
-static bool is_beginning(const struct toolstream *t, size_t at)
+static bool is_beginning(const struct tool_parser *t, size_t at)
 {
     for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++) {
         const size_t n = strlen(markers[t->family][i]), left = t->held.n - at;
@@ -378,9 +378,9 @@ static bool is_beginning(const struct toolstream *t, size_t at)
 }
 
 /* An answer may begin with a call without a marker, or (Gemma, Mistral) with a list of calls. */
-static bool begins_bare(struct toolstream *t, enum verdict *out)
+static bool begins_bare(struct tool_parser *t, enum verdict *out)
 {
-    const bool lists = t->family == TOOLSTREAM_MISTRAL || t->family == TOOLSTREAM_GEMMA;
+    const bool lists = t->family == TOOL_PARSER_MISTRAL || t->family == TOOL_PARSER_GEMMA;
     const size_t at = blanks(t->held.data, t->held.n);
     if (t->started) return false;
     if (at == t->held.n) {
@@ -389,13 +389,13 @@ static bool begins_bare(struct toolstream *t, enum verdict *out)
     }
     const char c = t->held.data[at];
     if (c != '{' && !(c == '[' && lists)) return false;
-    if (c == '[' && t->family == TOOLSTREAM_MISTRAL && is_beginning(t, at)) return false;
+    if (c == '[' && t->family == TOOL_PARSER_MISTRAL && is_beginning(t, at)) return false;
     t->marked = false;
-    *out = in_state(t, c == '{' ? OBJECT : t->family == TOOLSTREAM_GEMMA ? FENCE : OPENED, at);
+    *out = in_state(t, c == '{' ? OBJECT : t->family == TOOL_PARSER_GEMMA ? FENCE : OPENED, at);
     return true;
 }
 
-static enum verdict look_text(struct toolstream *t)
+static enum verdict look_text(struct tool_parser *t)
 {
     enum verdict bare;
     size_t at;
@@ -420,7 +420,7 @@ static enum verdict look_text(struct toolstream *t)
     return in_state(t, OPENED, n);
 }
 
-static enum verdict look(struct toolstream *t)
+static enum verdict look(struct tool_parser *t)
 {
     switch (t->state) {
     case TEXT: return look_text(t);
@@ -434,11 +434,11 @@ static enum verdict look(struct toolstream *t)
     return look_code(t);
 }
 
-static void run(struct toolstream *t)
+static void run(struct tool_parser *t)
 {
     while (t->held.n > 0 || t->state == CODE) {
         enum verdict verdict = look(t);
-        if (verdict == WAIT && t->held.n > TOOLSTREAM_BYTES_MAX && t->state != TEXT)
+        if (verdict == WAIT && t->held.n > TOOL_PARSER_BYTES_MAX && t->state != TEXT)
             verdict = t->began ? close_call(t) : NO_CALL;
         if (verdict == WAIT) return;
         if (verdict == GO_ON) continue;
@@ -462,18 +462,18 @@ static bool has_token(const struct trie *trie, const char *name)
     return false;
 }
 
-enum toolstream_family toolstream_of_vocabulary(const struct trie *trie)
+enum tool_parser_family tool_parser_of_vocabulary(const struct trie *trie)
 {
-    if (has_token(trie, "[TOOL_CALLS]")) return TOOLSTREAM_MISTRAL;
-    if (has_token(trie, "<|python_tag|>")) return TOOLSTREAM_LLAMA3;
-    if (has_token(trie, "<start_of_turn>")) return TOOLSTREAM_GEMMA;
-    return TOOLSTREAM_HERMES;
+    if (has_token(trie, "[TOOL_CALLS]")) return TOOL_PARSER_MISTRAL;
+    if (has_token(trie, "<|python_tag|>")) return TOOL_PARSER_LLAMA3;
+    if (has_token(trie, "<start_of_turn>")) return TOOL_PARSER_GEMMA;
+    return TOOL_PARSER_HERMES;
 }
 
-sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
-                             toolstream_fn fn, void *user, sac_error *err)
+sac_status tool_parser_create(struct tool_parser **out, enum tool_parser_family family,
+                              tool_parser_fn fn, void *user, sac_error *err)
 {
-    struct toolstream *const t = mem_calloc(1, sizeof *t);
+    struct tool_parser *const t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for calls of tools");
     t->family = family;
     t->fn = fn;
@@ -482,20 +482,20 @@ sac_status toolstream_create(struct toolstream **out, enum toolstream_family fam
     return SAC_OK;
 }
 
-void toolstream_offer(struct toolstream *t, char *const *name, uint32_t n)
+void tool_parser_offer(struct tool_parser *t, char *const *name, uint32_t n)
 {
     t->offered = name;
     t->n_offered = n;
 }
 
-void toolstream_free(struct toolstream *t)
+void tool_parser_free(struct tool_parser *t)
 {
     if (!t) return;
     strbuf_deinit(&t->held);
     mem_free(t);
 }
 
-sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac_error *err)
+sac_status tool_parser_feed(struct tool_parser *t, const char *text, size_t n, sac_error *err)
 {
     strbuf_add(&t->held, text, n);
     if (t->held.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for calls of tools");
@@ -503,15 +503,15 @@ sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac
     return SAC_OK;
 }
 
-sac_status toolstream_finish(struct toolstream *t, sac_error *err)
+sac_status tool_parser_finish(struct tool_parser *t, sac_error *err)
 {
     t->finished = true;
-    TRY(toolstream_feed(t, "", 0, err));
+    TRY(tool_parser_feed(t, "", 0, err));
     assert(t->held.n == 0);
     return SAC_OK;
 }
 
-uint32_t toolstream_count(const struct toolstream *t)
+uint32_t tool_parser_count(const struct tool_parser *t)
 {
     return t->n_call;
 }

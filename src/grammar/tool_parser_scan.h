@@ -1,20 +1,20 @@
-/* toolstream_scan.h: finds one JSON object, or one call in Python syntax, at the beginning of a
+/* tool_parser_scan.h: finds one JSON object, or one call in Python syntax, at the beginning of a
  * text that may not be complete yet. */
-#ifndef SAC_GRAMMAR_TOOLSTREAM_SCAN_H
-#define SAC_GRAMMAR_TOOLSTREAM_SCAN_H
+#ifndef SAC_GRAMMAR_TOOL_PARSER_SCAN_H
+#define SAC_GRAMMAR_TOOL_PARSER_SCAN_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
 
-enum toolstream_scan_state {
-    TOOLSTREAM_SCAN_MORE, /* not decided yet */
-    TOOLSTREAM_SCAN_DONE,
-    TOOLSTREAM_SCAN_BAD, /* not valid */
+enum tool_parser_scan_state {
+    TOOL_PARSER_SCAN_MORE, /* not decided yet */
+    TOOL_PARSER_SCAN_DONE,
+    TOOL_PARSER_SCAN_BAD, /* not valid */
 };
 
 /* Scans an object from its '{' on, incrementally: pass the whole text each time. */
-struct toolstream_scan {
-    enum toolstream_scan_state state;
+struct tool_parser_scan {
+    enum tool_parser_scan_state state;
     size_t at;      /* bytes scanned; when done, the end of the object */
     uint32_t depth; /* nesting of brackets */
     bool quoted, escaped;
@@ -26,15 +26,15 @@ struct toolstream_scan {
                               incomplete */
 };
 
-void toolstream_scan_json(struct toolstream_scan *s, const char *text, size_t n);
+void tool_parser_scan_json(struct tool_parser_scan *s, const char *text, size_t n);
 
 /* Decodes a name from a JSON string with quotes; false: invalid or too long. */
-bool toolstream_scan_name(char *out, size_t room, const char *json, size_t n);
+bool tool_parser_scan_name(char *out, size_t room, const char *json, size_t n);
 
 /* NAME(key=value, ...) with Python values; DONE: the arguments as JSON are in `out_args`, the bytes
  * consumed in `*out_used`. */
-enum toolstream_scan_state toolstream_scan_python(const char *text, size_t n, char *name,
-                                                  size_t room, struct strbuf *out_args,
-                                                  size_t *out_used);
+enum tool_parser_scan_state tool_parser_scan_python(const char *text, size_t n, char *name,
+                                                    size_t room, struct strbuf *out_args,
+                                                    size_t *out_used);
 
 #endif

@@ -1,7 +1,7 @@
-/* toolstream_scan.c: see the header. The scan follows only brackets and strings; the JSON is
+/* tool_parser_scan.c: see the header. The scan follows only brackets and strings; the JSON is
  * validated when it is complete. Python values are read by a walk with a stack of open brackets,
  * PYTHON_DEPTH_MAX deep, which writes JSON as it goes. */
-#include "grammar/toolstream_scan.h"
+#include "grammar/tool_parser_scan.h"
 
 #include <cjson/cJSON.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static bool is_blank(char c)
 /* ---- JSON ---- */
 
 /* A string at the outermost level has ended. */
-static void end_text(struct toolstream_scan *s, const char *text)
+static void end_text(struct tool_parser_scan *s, const char *text)
 {
     const size_t n = s->at - s->begin - 1;
     if (s->in_value) return;
@@ -28,7 +28,7 @@ static void end_text(struct toolstream_scan *s, const char *text)
     }
 }
 
-static void end_value(struct toolstream_scan *s)
+static void end_value(struct tool_parser_scan *s)
 {
     if (strcmp(s->key, "name") == 0 && s->name_end == 0) {
         s->name = s->begin;
@@ -39,14 +39,14 @@ static void end_value(struct toolstream_scan *s)
     s->begin = 0;
 }
 
-static void begin_value(struct toolstream_scan *s)
+static void begin_value(struct tool_parser_scan *s)
 {
     s->begin = s->at;
     if (!s->in_value || s->args) return;
     if (strcmp(s->key, "arguments") == 0 || strcmp(s->key, "parameters") == 0) s->args = s->at;
 }
 
-static void step_quoted(struct toolstream_scan *s, const char *text, char c)
+static void step_quoted(struct tool_parser_scan *s, const char *text, char c)
 {
     if (s->escaped) {
         s->escaped = false;
@@ -59,17 +59,17 @@ static void step_quoted(struct toolstream_scan *s, const char *text, char c)
 }
 
 /* Processes one byte outside of strings. */
-static void step(struct toolstream_scan *s, char c)
+static void step(struct tool_parser_scan *s, char c)
 {
     const bool outer = s->depth == 1;
     if (outer && s->begin == 0 && !is_blank(c) && c != ',' && c != '}' && c != ':') begin_value(s);
     if (c == '"') {
         s->quoted = true;
     } else if (c == '{' || c == '[') {
-        if (++s->depth > JSON_DEPTH_MAX) s->state = TOOLSTREAM_SCAN_BAD;
+        if (++s->depth > JSON_DEPTH_MAX) s->state = TOOL_PARSER_SCAN_BAD;
     } else if (c == '}' || c == ']') {
         if (outer && s->in_value) end_value(s);
-        if (--s->depth == 0) s->state = TOOLSTREAM_SCAN_DONE;
+        if (--s->depth == 0) s->state = TOOL_PARSER_SCAN_DONE;
     } else if (outer && c == ':' && !s->in_value) {
         s->in_value = true;
         s->begin = 0;
@@ -79,14 +79,14 @@ static void step(struct toolstream_scan *s, char c)
     }
 }
 
-void toolstream_scan_json(struct toolstream_scan *s, const char *text, size_t n)
+void tool_parser_scan_json(struct tool_parser_scan *s, const char *text, size_t n)
 {
     if (s->at == 0 && n > 0) {
-        s->state = text[0] == '{' ? TOOLSTREAM_SCAN_MORE : TOOLSTREAM_SCAN_BAD;
+        s->state = text[0] == '{' ? TOOL_PARSER_SCAN_MORE : TOOL_PARSER_SCAN_BAD;
         s->depth = 1;
         s->at = 1;
     }
-    for (; s->state == TOOLSTREAM_SCAN_MORE && s->at < n; s->at++) {
+    for (; s->state == TOOL_PARSER_SCAN_MORE && s->at < n; s->at++) {
         if (s->quoted)
             step_quoted(s, text, text[s->at]);
         else
@@ -94,7 +94,7 @@ void toolstream_scan_json(struct toolstream_scan *s, const char *text, size_t n)
     }
 }
 
-bool toolstream_scan_name(char *out, size_t room, const char *json, size_t n)
+bool tool_parser_scan_name(char *out, size_t room, const char *json, size_t n)
 {
     cJSON *const value = cJSON_ParseWithLength(json, n);
     const char *const name = cJSON_GetStringValue(value);
@@ -141,7 +141,7 @@ static void add_json_char(struct strbuf *out, char c)
         strbuf_add(out, &c, 1);
 }
 
-static enum toolstream_scan_state read_text(struct python *p)
+static enum tool_parser_scan_state read_text(struct python *p)
 {
     const char quote = p->s[p->at++];
     strbuf_adds(p->out, "\"");
@@ -150,7 +150,7 @@ static enum toolstream_scan_state read_text(struct python *p)
         if (c == quote) {
             p->at++;
             strbuf_adds(p->out, "\"");
-            return TOOLSTREAM_SCAN_DONE;
+            return TOOL_PARSER_SCAN_DONE;
         }
         if (c == '\\' && p->at + 1 < p->n) {
             c = p->s[++p->at];
@@ -158,40 +158,40 @@ static enum toolstream_scan_state read_text(struct python *p)
         }
         add_json_char(p->out, c);
     }
-    return TOOLSTREAM_SCAN_MORE;
+    return TOOL_PARSER_SCAN_MORE;
 }
 
 /* A number, or a Python constant. A word at the end of the text may continue. */
-static enum toolstream_scan_state read_word(struct python *p)
+static enum tool_parser_scan_state read_word(struct python *p)
 {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                            {"true", "true"}, {"false", "false"}, {"null", "null"}};
     const size_t begin = p->at;
     while (p->at < p->n && (is_word_char(p->s[p->at]) || strchr("+-.", p->s[p->at]))) p->at++;
     const size_t n = p->at - begin;
-    if (p->at == p->n) return TOOLSTREAM_SCAN_MORE;
+    if (p->at == p->n) return TOOL_PARSER_SCAN_MORE;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strlen(words[i][0]) != n || memcmp(words[i][0], p->s + begin, n) != 0) continue;
         strbuf_adds(p->out, words[i][1]);
-        return TOOLSTREAM_SCAN_DONE;
+        return TOOL_PARSER_SCAN_DONE;
     }
     cJSON *const number = cJSON_ParseWithLength(p->s + begin, n);
     const bool is_number = n > 0 && cJSON_IsNumber(number);
     cJSON_Delete(number);
-    if (!is_number) return TOOLSTREAM_SCAN_BAD;
+    if (!is_number) return TOOL_PARSER_SCAN_BAD;
     strbuf_add(p->out, p->s + begin, n);
-    return TOOLSTREAM_SCAN_DONE;
+    return TOOL_PARSER_SCAN_DONE;
 }
 
-static enum toolstream_scan_state read_value(struct python *p)
+static enum tool_parser_scan_state read_value(struct python *p)
 {
     for (;;) {
         skip_blanks(p);
-        if (p->at == p->n) return TOOLSTREAM_SCAN_MORE;
+        if (p->at == p->n) return TOOL_PARSER_SCAN_MORE;
         const char c = p->s[p->at];
-        enum toolstream_scan_state state = TOOLSTREAM_SCAN_DONE;
+        enum tool_parser_scan_state state = TOOL_PARSER_SCAN_DONE;
         if (c == '[' || c == '{') {
-            if (p->depth == PYTHON_DEPTH_MAX) return TOOLSTREAM_SCAN_BAD;
+            if (p->depth == PYTHON_DEPTH_MAX) return TOOL_PARSER_SCAN_BAD;
             p->closing[p->depth++] = c == '[' ? ']' : '}';
             strbuf_add(p->out, &c, 1);
             p->at++;
@@ -205,56 +205,56 @@ static enum toolstream_scan_state read_value(struct python *p)
         } else {
             state = c == '"' || c == '\'' ? read_text(p) : read_word(p);
         }
-        if (state != TOOLSTREAM_SCAN_DONE || p->depth == 0) return state;
+        if (state != TOOL_PARSER_SCAN_DONE || p->depth == 0) return state;
     }
 }
 
 /* key=value */
-static enum toolstream_scan_state read_argument(struct python *p, bool first)
+static enum tool_parser_scan_state read_argument(struct python *p, bool first)
 {
     const size_t n = word_bytes(p);
-    if (p->at + n == p->n) return TOOLSTREAM_SCAN_MORE;
-    if (n == 0) return TOOLSTREAM_SCAN_BAD;
+    if (p->at + n == p->n) return TOOL_PARSER_SCAN_MORE;
+    if (n == 0) return TOOL_PARSER_SCAN_BAD;
     strbuf_addf(p->out, "%s\"%.*s\": ", first ? "" : ", ", (int)n, p->s + p->at);
     p->at += n;
     skip_blanks(p);
-    if (p->at == p->n) return TOOLSTREAM_SCAN_MORE;
-    if (p->s[p->at++] != '=') return TOOLSTREAM_SCAN_BAD;
+    if (p->at == p->n) return TOOL_PARSER_SCAN_MORE;
+    if (p->s[p->at++] != '=') return TOOL_PARSER_SCAN_BAD;
     return read_value(p);
 }
 
-static enum toolstream_scan_state read_arguments(struct python *p)
+static enum tool_parser_scan_state read_arguments(struct python *p)
 {
     strbuf_adds(p->out, "{");
     for (bool first = true;; first = false) {
         skip_blanks(p);
-        if (p->at == p->n) return TOOLSTREAM_SCAN_MORE;
+        if (p->at == p->n) return TOOL_PARSER_SCAN_MORE;
         if (p->s[p->at] == ')') break;
-        if (!first && p->s[p->at++] != ',') return TOOLSTREAM_SCAN_BAD;
+        if (!first && p->s[p->at++] != ',') return TOOL_PARSER_SCAN_BAD;
         skip_blanks(p);
-        const enum toolstream_scan_state state = read_argument(p, first);
-        if (state != TOOLSTREAM_SCAN_DONE) return state;
+        const enum tool_parser_scan_state state = read_argument(p, first);
+        if (state != TOOL_PARSER_SCAN_DONE) return state;
     }
     p->at++;
     strbuf_adds(p->out, "}");
-    return TOOLSTREAM_SCAN_DONE;
+    return TOOL_PARSER_SCAN_DONE;
 }
 
-enum toolstream_scan_state toolstream_scan_python(const char *text, size_t n, char *name,
-                                                  size_t room, struct strbuf *out_args,
-                                                  size_t *out_used)
+enum tool_parser_scan_state tool_parser_scan_python(const char *text, size_t n, char *name,
+                                                    size_t room, struct strbuf *out_args,
+                                                    size_t *out_used)
 {
     struct python p = {.s = text, .n = n, .out = out_args};
     size_t bytes = word_bytes(&p);
     strbuf_reset(out_args);
     while (bytes < n && (text[bytes] == '.' || text[bytes] == '-' || is_word_char(text[bytes])))
         bytes++;
-    if (bytes == n) return bytes < room ? TOOLSTREAM_SCAN_MORE : TOOLSTREAM_SCAN_BAD;
-    if (bytes == 0 || bytes >= room || text[bytes] != '(') return TOOLSTREAM_SCAN_BAD;
+    if (bytes == n) return bytes < room ? TOOL_PARSER_SCAN_MORE : TOOL_PARSER_SCAN_BAD;
+    if (bytes == 0 || bytes >= room || text[bytes] != '(') return TOOL_PARSER_SCAN_BAD;
     memcpy(name, text, bytes);
     name[bytes] = '\0';
     p.at = bytes + 1;
-    const enum toolstream_scan_state state = read_arguments(&p);
+    const enum tool_parser_scan_state state = read_arguments(&p);
     *out_used = p.at;
     return state;
 }
