@@ -8,7 +8,7 @@
 #include "serve/structured_output.h"
 
 #include "base/mem.h"
-#include "grammar/toolset.h"
+#include "grammar/tool_grammar.h"
 
 #include <string.h>
 
@@ -41,9 +41,9 @@ static sac_status read_list(struct dialogue *d, struct api_request *a, const cJS
     const cJSON *tool;
     struct strbuf text = {0};
     const int n = cJSON_GetArraySize(tools);
-    if (!cJSON_IsArray(tools) || n > (int)TOOLSET_TOOLS_MAX)
+    if (!cJSON_IsArray(tools) || n > (int)TOOL_GRAMMAR_TOOLS_MAX)
         return api_error_set(error, API_ERROR_REQUEST, "tools",
-                             "'tools' is not a list of at most %u tools", TOOLSET_TOOLS_MAX);
+                             "'tools' is not a list of at most %u tools", TOOL_GRAMMAR_TOOLS_MAX);
     if (n == 0) return SAC_OK;
     a->tool = mem_calloc((size_t)n, sizeof *a->tool);
     if (!a->tool) return api_error_no_memory(error);

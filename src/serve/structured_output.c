@@ -7,7 +7,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/matcher.h"
 #include "grammar/schema.h"
-#include "grammar/toolset.h"
+#include "grammar/tool_grammar.h"
 
 #include <string.h>
 
@@ -108,14 +108,14 @@ sac_status structured_output_force_call(struct api_request *a, const char *tools
                                         const struct api_request_rules *rules,
                                         struct api_error *error)
 {
-    const struct toolset set = {.family = a->tool_family,
-                                .choice = only ? TOOLSET_NAMED : TOOLSET_REQUIRED,
-                                .tools_json = tools,
-                                .name = only,
-                                .trie = rules->trie};
+    const struct tool_grammar set = {.family = a->tool_family,
+                                     .choice = only ? TOOL_GRAMMAR_NAMED : TOOL_GRAMMAR_REQUIRED,
+                                     .tools_json = tools,
+                                     .name = only,
+                                     .trie = rules->trie};
     sac_error err = {0};
     struct program *program = NULL;
-    sac_status status = toolset_compile(&program, &set, &err);
+    sac_status status = tool_grammar_compile(&program, &set, &err);
     if (status == SAC_ERR_NOT_FOUND)
         return api_error_set(error, API_ERROR_REQUEST, "tool_choice",
                              "'tool_choice' names no tool of 'tools'");

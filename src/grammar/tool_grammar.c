@@ -1,11 +1,11 @@
-/* toolset.c: see the header. The parameters of each tool are a separate schema, so references
+/* tool_grammar.c: see the header. The parameters of each tool are a separate schema, so references
  * within them stay there.
  *
- * Free text before a call (TOOLSET_AUTO) is text that does not contain the marker: rule free-k is
- * the state in which the last k characters are the first k of the marker, as in the algorithm of
+ * Free text before a call (TOOL_GRAMMAR_AUTO) is text that does not contain the marker: rule free-k
+ * is the state in which the last k characters are the first k of the marker, as in the algorithm of
  * Knuth, Morris and Pratt ("Fast pattern matching in strings", 1977); after the whole marker only
  * calls may follow. */
-#include "grammar/toolset.h"
+#include "grammar/tool_grammar.h"
 
 #include "base/mem.h"
 #include "grammar/gbnf.h"
@@ -80,8 +80,8 @@ static sac_status write_tool(struct strbuf *out, const struct frame *f, const cJ
 }
 
 /* "call ::= tool0 | tool1 ..." of all tools, or of one. */
-static sac_status write_tools(struct strbuf *out, const struct toolset *set, const cJSON *tools,
-                              sac_error *err)
+static sac_status write_tools(struct strbuf *out, const struct tool_grammar *set,
+                              const cJSON *tools, sac_error *err)
 {
     struct strbuf call = {0};
     const cJSON *tool;
@@ -90,9 +90,10 @@ static sac_status write_tools(struct strbuf *out, const struct toolset *set, con
     cJSON_ArrayForEach(tool, tools)
     {
         const char *const name = name_of(tool);
-        const bool wanted = set->choice != TOOLSET_NAMED || (name && strcmp(name, set->name) == 0);
-        if (wanted && index >= TOOLSET_TOOLS_MAX)
-            status = error_set(err, SAC_ERR_CONTEXT, "tools: more than %u", TOOLSET_TOOLS_MAX);
+        const bool wanted =
+            set->choice != TOOL_GRAMMAR_NAMED || (name && strcmp(name, set->name) == 0);
+        if (wanted && index >= TOOL_GRAMMAR_TOOLS_MAX)
+            status = error_set(err, SAC_ERR_CONTEXT, "tools: more than %u", TOOL_GRAMMAR_TOOLS_MAX);
         if (wanted && status == SAC_OK)
             status = write_tool(out, &frames[set->family], tool, index, err);
         if (status != SAC_OK) break;
@@ -101,7 +102,7 @@ static sac_status write_tools(struct strbuf *out, const struct toolset *set, con
     }
     if (status == SAC_OK && n == 0)
         status =
-            set->choice == TOOLSET_NAMED
+            set->choice == TOOL_GRAMMAR_NAMED
                 ? error_set(err, SAC_ERR_NOT_FOUND, "tools: there is no tool '%.64s'", set->name)
                 : error_set(err, SAC_ERR_ARG, "tools: the list is empty");
     if (status == SAC_OK) strbuf_addf(out, "call ::= %s\n", call.data);
@@ -159,11 +160,11 @@ static void write_free(struct strbuf *out, const struct frame *f, bool is_contro
     }
 }
 
-static void write_frame(struct strbuf *out, const struct toolset *set)
+static void write_frame(struct strbuf *out, const struct tool_grammar *set)
 {
     const struct frame *const f = &frames[set->family];
     const bool is_control = f->marker && set->trie && trie_has_control(set->trie, f->marker);
-    if (set->choice == TOOLSET_AUTO) {
+    if (set->choice == TOOL_GRAMMAR_AUTO) {
         write_free(out, f, is_control);
     } else {
         strbuf_adds(out, "root ::= ");
@@ -174,12 +175,12 @@ static void write_frame(struct strbuf *out, const struct toolset *set)
         strbuf_adds(out, "calls\n");
     }
     strbuf_addf(out, "calls ::= %s call ", f->open);
-    if (set->parallel && f->between && set->choice != TOOLSET_NAMED)
+    if (set->parallel && f->between && set->choice != TOOL_GRAMMAR_NAMED)
         strbuf_addf(out, "(%s call)* ", f->between);
     strbuf_addf(out, "%s\n", f->close);
 }
 
-sac_status toolset_gbnf(struct strbuf *out, const struct toolset *set, sac_error *err)
+sac_status tool_grammar_gbnf(struct strbuf *out, const struct tool_grammar *set, sac_error *err)
 {
     cJSON *const tools = cJSON_Parse(set->tools_json);
     sac_status status;
@@ -195,10 +196,11 @@ sac_status toolset_gbnf(struct strbuf *out, const struct toolset *set, sac_error
     return status;
 }
 
-sac_status toolset_compile(struct program **out, const struct toolset *set, sac_error *err)
+sac_status tool_grammar_compile(struct program **out, const struct tool_grammar *set,
+                                sac_error *err)
 {
     struct strbuf gbnf = {0};
-    sac_status status = toolset_gbnf(&gbnf, set, err);
+    sac_status status = tool_grammar_gbnf(&gbnf, set, err);
     if (status == SAC_OK) status = gbnf_parse(out, gbnf.data, gbnf.n, &gbnf_limits_made, err);
     strbuf_deinit(&gbnf);
     return status;

@@ -1,5 +1,5 @@
-/* test_toolset.c: answers that the grammar of a list of tools takes, and that the parser of calls
- * finds what the grammar let through. */
+/* test_tool_grammar.c: answers that the grammar of a list of tools takes, and that the parser of
+ * calls finds what the grammar let through. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 
 #include "grammar_make.h"
 
+#include "grammar/tool_grammar.h"
 #include "grammar/tool_parser.h"
-#include "grammar/toolset.h"
 
 static const char *const words[] = {"<|end|>", NULL};
 static struct grammar_vocab vocab;
@@ -60,43 +60,44 @@ static unsigned calls_in(enum tool_parser_family family, const char *text)
 
 static const struct tool_case {
     enum tool_parser_family family;
-    enum toolset_choice choice;
+    enum tool_grammar_choice choice;
     bool parallel;
     const char *text;
     bool yes;
     unsigned n_call;
 } cases[] = {
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(GET), true, 1},
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(PUT), true, 1},
-    {TOOL_PARSER_HERMES, TOOLSET_NAMED, false, HERMES(GET), true, 1},
-    {TOOL_PARSER_HERMES, TOOLSET_NAMED, false, HERMES(PUT), false, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, HERMES(GET) "\n" HERMES(PUT), false, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, true, HERMES(GET) "\n" HERMES(PUT), true, 2},
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false, "text", false, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_REQUIRED, false,
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, false, HERMES(GET), true, 1},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, false, HERMES(PUT), true, 1},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_NAMED, false, HERMES(GET), true, 1},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_NAMED, false, HERMES(PUT), false, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, false, HERMES(GET) "\n" HERMES(PUT), false, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, true, HERMES(GET) "\n" HERMES(PUT), true, 2},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, false, "text", false, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_REQUIRED, false,
      HERMES("{\"name\": \"get\", \"arguments\": {\"n\": \"3\"}}"), false, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "Any <tool_cal text", true, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "", true, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "First <<<tool_<tool_call>\n" GET "\n</tool_call>",
-     true, 1},
-    {TOOL_PARSER_HERMES, TOOLSET_AUTO, false, "<tool_call>\nno call", false, 0},
-    {TOOL_PARSER_HERMES, TOOLSET_AUTO, true, HERMES(GET) "\n" HERMES(GET), true, 2},
-    {TOOL_PARSER_LLAMA3, TOOLSET_REQUIRED, true, GET_LLAMA, true, 1},
-    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, GET_LLAMA, true, 1},
-    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, "Text {", true, 0},
-    {TOOL_PARSER_LLAMA3, TOOLSET_AUTO, false, "{\"a\": 1}", false, 0},
-    {TOOL_PARSER_MISTRAL, TOOLSET_REQUIRED, true, MISTRAL(GET ", " PUT), true, 2},
-    {TOOL_PARSER_MISTRAL, TOOLSET_AUTO, false, "[TOOL[TOOL_CALLS] [" GET "]", true, 1},
-    {TOOL_PARSER_GEMMA, TOOLSET_REQUIRED, false, GEMMA(GET_LLAMA), true, 1},
-    {TOOL_PARSER_GEMMA, TOOLSET_AUTO, true, "````" GEMMA(GET_LLAMA) "\n" GEMMA(GET_LLAMA), true, 2},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_AUTO, false, "Any <tool_cal text", true, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_AUTO, false, "", true, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_AUTO, false,
+     "First <<<tool_<tool_call>\n" GET "\n</tool_call>", true, 1},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_AUTO, false, "<tool_call>\nno call", false, 0},
+    {TOOL_PARSER_HERMES, TOOL_GRAMMAR_AUTO, true, HERMES(GET) "\n" HERMES(GET), true, 2},
+    {TOOL_PARSER_LLAMA3, TOOL_GRAMMAR_REQUIRED, true, GET_LLAMA, true, 1},
+    {TOOL_PARSER_LLAMA3, TOOL_GRAMMAR_AUTO, false, GET_LLAMA, true, 1},
+    {TOOL_PARSER_LLAMA3, TOOL_GRAMMAR_AUTO, false, "Text {", true, 0},
+    {TOOL_PARSER_LLAMA3, TOOL_GRAMMAR_AUTO, false, "{\"a\": 1}", false, 0},
+    {TOOL_PARSER_MISTRAL, TOOL_GRAMMAR_REQUIRED, true, MISTRAL(GET ", " PUT), true, 2},
+    {TOOL_PARSER_MISTRAL, TOOL_GRAMMAR_AUTO, false, "[TOOL[TOOL_CALLS] [" GET "]", true, 1},
+    {TOOL_PARSER_GEMMA, TOOL_GRAMMAR_REQUIRED, false, GEMMA(GET_LLAMA), true, 1},
+    {TOOL_PARSER_GEMMA, TOOL_GRAMMAR_AUTO, true, "````" GEMMA(GET_LLAMA) "\n" GEMMA(GET_LLAMA),
+     true, 2},
 };
 
-static struct machine *open_set(const struct toolset *set, const struct trie *trie)
+static struct machine *open_set(const struct tool_grammar *set, const struct trie *trie)
 {
     struct program *p;
     struct machine *m;
     sac_error err;
-    must(toolset_compile(&p, set, &err), &err);
+    must(tool_grammar_compile(&p, set, &err), &err);
     must(machine_create(&m, p, trie, &err), &err);
     return m;
 }
@@ -106,12 +107,12 @@ static void grammar_and_parser_agree(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct tool_case *const c = &cases[i];
-        const struct toolset set = {.family = c->family,
-                                    .choice = c->choice,
-                                    .tools_json = tools,
-                                    .name = "get",
-                                    .parallel = c->parallel,
-                                    .trie = vocab.trie};
+        const struct tool_grammar set = {.family = c->family,
+                                         .choice = c->choice,
+                                         .tools_json = tools,
+                                         .name = "get",
+                                         .parallel = c->parallel,
+                                         .trie = vocab.trie};
         struct machine *const m = open_set(&set, vocab.trie);
         if (grammar_matches(m, c->text, strlen(c->text)) != c->yes)
             fail_msg("case %zu: '%s'", i, c->text);
@@ -131,8 +132,10 @@ static void markers_may_be_control_tokens(void **state)
     v.tok[1].control = true;
     must(trie_create(&v.trie, v.tok, v.n, &err), &err);
     assert_int_equal(tool_parser_of_vocabulary(v.trie), TOOL_PARSER_MISTRAL);
-    const struct toolset set = {
-        .family = TOOL_PARSER_MISTRAL, .choice = TOOLSET_AUTO, .tools_json = tools, .trie = v.trie};
+    const struct tool_grammar set = {.family = TOOL_PARSER_MISTRAL,
+                                     .choice = TOOL_GRAMMAR_AUTO,
+                                     .tools_json = tools,
+                                     .trie = v.trie};
     struct machine *const m = open_set(&set, v.trie);
     struct matcher *t;
     must(matcher_create(&t, m, &err), &err);
@@ -158,14 +161,16 @@ static void refusals_name_the_tool(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct program *p;
         sac_error err = {0};
-        const struct toolset set = {.choice = TOOLSET_REQUIRED, .tools_json = bad[i].tools};
-        assert_int_not_equal(toolset_compile(&p, &set, &err), SAC_OK);
+        const struct tool_grammar set = {.choice = TOOL_GRAMMAR_REQUIRED,
+                                         .tools_json = bad[i].tools};
+        assert_int_not_equal(tool_grammar_compile(&p, &set, &err), SAC_OK);
         if (!strstr(err.msg, bad[i].says)) fail_msg("'%s', not '%s'", err.msg, bad[i].says);
     }
     struct program *p;
     sac_error err = {0};
-    const struct toolset set = {.choice = TOOLSET_NAMED, .tools_json = tools, .name = "none"};
-    assert_int_equal(toolset_compile(&p, &set, &err), SAC_ERR_NOT_FOUND);
+    const struct tool_grammar set = {
+        .choice = TOOL_GRAMMAR_NAMED, .tools_json = tools, .name = "none"};
+    assert_int_equal(tool_grammar_compile(&p, &set, &err), SAC_ERR_NOT_FOUND);
 }
 
 int main(void)
