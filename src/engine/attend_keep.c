@@ -1,6 +1,6 @@
 /* attend_keep.c: the last step of attention keeps what later steps need of this layer. The page
  * that a chunk leaves unfilled becomes the sequence's tail, and the queries of the last rows go to
- * past.c. */
+ * past_queries.c. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"
@@ -24,5 +24,5 @@ static void keep_tails(const sac_engine *e, const struct reading *r)
 void attend_keep(sac_engine *e, const struct reading *r)
 {
     keep_tails(e, r);
-    past_keep(e, r);
+    past_queries_keep(e, r);
 }

@@ -51,7 +51,7 @@ void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_
                                               .n_head = c->n_head,
                                               .q = e->scratch.qkv,
                                               .q_stride = config_qkv_width(c),
-                                              .q_ends = !e->record.job && !past_keeps(e, r),
+                                              .q_ends = !e->record.job && !past_queries_keeps(e, r),
                                               .out = e->scratch.attn,
                                               .out_stride = config_q_width(c),
                                               .lse = r->rest.lse,

@@ -25,7 +25,7 @@
 #include "base/minmax.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
-#include "engine/past.h"
+#include "engine/past_queries.h"
 #include "methods/batch.h"
 
 #include <assert.h>
@@ -87,7 +87,7 @@ void decode_plan(sac_engine *e, struct arena *a)
         d->token_grain = d->token_grain || m->token_grain;
         d->weighs = d->weighs || m->weighs;
     }
-    past_plan(e, a, n_past);
+    past_queries_plan(e, a, n_past);
     e->stats.side_bytes += a->used - before;
     d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);

@@ -16,7 +16,7 @@
 #include "engine/method_set.h"
 #include "engine/model.h"
 #include "engine/pace.h"
-#include "engine/past.h"
+#include "engine/past_queries.h"
 #include "engine/place.h"
 #include "engine/prefill.h"
 #include "engine/reads.h"
@@ -111,7 +111,7 @@ struct sac_engine {
     struct method_set method_set[METHOD_SET_KINDS]; /* by enum method_set_kind */
     struct decode decode;
     struct prefill prefill;
-    struct past past;
+    struct past_queries past;
     struct evict evict;
     struct compact compact;
     struct segments segments;

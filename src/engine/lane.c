@@ -67,7 +67,7 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     lane.scratch = c->worker + at.room_i * c->worker_bytes;
     if (decodes && m->spec->method->decode) lane.family = m->spec->method->decode->family;
     if (decodes)
-        lane.past = past_view(e, seq_i, lane0 + at.kv_head, lane.pos);
+        lane.past = past_queries_view(e, seq_i, lane0 + at.kv_head, lane.pos);
     else
         lane.table = prefill_table(e, seq_i);
     if (decodes && at.run_i < r->n_decode)

@@ -197,7 +197,7 @@ void method_set_reset(sac_engine *e, uint32_t seq_i)
 {
     for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
         method_set_forget(e, (enum method_set_kind)kind, seq_i);
-    past_reset(e, seq_i);
+    past_queries_reset(e, seq_i);
 }
 
 void method_set_fork(sac_engine *e, uint32_t dst, uint32_t src)
@@ -214,7 +214,7 @@ void method_set_fork(sac_engine *e, uint32_t dst, uint32_t src)
                          method_set_device_state(e, kind, src, 0), device_bytes);
     }
     e->seqs[dst].params = e->seqs[src].params;
-    past_fork(e, dst, src);
+    past_queries_fork(e, dst, src);
 }
 
 static void cut_kind(sac_engine *e, enum method_set_kind kind, uint32_t seq_i, uint32_t n_tok)
@@ -235,7 +235,7 @@ static void cut_kind(sac_engine *e, enum method_set_kind kind, uint32_t seq_i, u
 
 void method_set_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    past_cut(e, seq_i, n_tok);
+    past_queries_cut(e, seq_i, n_tok);
     for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
         cut_kind(e, (enum method_set_kind)kind, seq_i, n_tok);
 }
@@ -244,7 +244,7 @@ void method_set_jump(sac_engine *e, uint32_t seq_i)
 {
     for (int kind = 0; kind < METHOD_SET_KINDS; kind++)
         method_set_forget(e, (enum method_set_kind)kind, seq_i);
-    past_set_begin(e, seq_i, e->seqs[seq_i].n_done);
+    past_queries_set_begin(e, seq_i, e->seqs[seq_i].n_done);
 }
 
 sac_status method_set_meets_documents(const sac_engine *e, const struct method *m, sac_error *err)

@@ -4,7 +4,8 @@
  * with entries of the prompt index (reuse.h).
  *
  * Only the content of a loaded sequence is kept: full pages, tokens, statistics. Engines that keep
- * queries of the last rows (past.h), or pages below the pool, therefore have no residents. */
+ * queries of the last rows (past_queries.h), or pages below the pool, therefore have no residents.
+ */
 #ifndef SAC_ENGINE_RESIDENT_H
 #define SAC_ENGINE_RESIDENT_H
 

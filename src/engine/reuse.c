@@ -227,7 +227,7 @@ bool reuse_take(sac_engine *e, uint32_t seq_i)
     struct seq *s = &e->seqs[seq_i];
     const uint32_t before = s->n_done;
     const sac_reuse_end end = take(e, seq_i);
-    if (s->n_done > before) past_set_begin(e, seq_i, s->n_done);
+    if (s->n_done > before) past_queries_set_begin(e, seq_i, s->n_done);
     if (end == SAC_REUSE_ENDS) return false;
     if (s->n_done > before || s->reuse.asks) s->reuse.end = end;
     if (s->reuse.asks) e->stats.n_reuse_end[end]++;

@@ -58,11 +58,11 @@ static sac_status walk_segments(struct stream *s, const struct image *im)
 /* By position, because rings of different sizes hold a row at different indices. */
 static sac_status walk_past(struct stream *s, const struct image *im)
 {
-    const struct past *p = &im->e->past;
+    const struct past_queries *p = &im->e->past;
     const struct config *c = &im->e->model->config;
     const size_t floats = (size_t)im->head.group * im->head.head_dim;
     for (size_t lane = 0; lane < state_lane_count(im); lane++) {
-        float *ring = p->n_slot ? past_ring(im->e, im->seq_i, lane) : NULL;
+        float *ring = p->n_slot ? past_queries_ring(im->e, im->seq_i, lane) : NULL;
         if (config_layer_is_local(c, (uint32_t)(lane / im->head.n_kv_head))) continue;
         for (uint32_t pos = im->head.n_tok - im->head.n_past; pos < im->head.n_tok; pos++)
             TRY(state_transfer_device(s, im->e,
@@ -140,7 +140,7 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
                      .type_v = g->type_v,
                      .n_ctx = repeat_context(e),
                      .n_tok = s->n_done,
-                     .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
+                     .n_past = s->n_done - past_queries_begin(e, seq_i, s->n_done),
                      .has_gaps = s->has_gaps,
                      .n_segment = e->segments.n[seq_i]};
     for (int kind = 0; kind < METHOD_SET_KINDS; kind++) {
@@ -432,7 +432,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     memset(seq->flags, 0, n_tok);
     TRY(walk(s, im));
     TRY(check_loaded(s, im));
-    past_set_begin(im->e, im->seq_i, n_tok - im->head.n_past);
+    past_queries_set_begin(im->e, im->seq_i, n_tok - im->head.n_past);
     decode_votes_show(im->e, im->seq_i);
     return im->e->side.page_bytes ? seal_loaded(im->e, im, s->err) : SAC_OK;
 }

@@ -4,7 +4,7 @@
  * attention must give then. Plain kernels on a made-up model, so that little is lost to rounding.
  */
 #include "engine/engine.h"
-#include "engine/past.h"
+#include "engine/past_queries.h"
 #include "must.h"
 #include "tiny_model.h"
 
@@ -382,11 +382,11 @@ static void cuts_reach_states_and_queries(void **state)
         memset(&spy.shown[spy.seq][i][140], 0, N_MAX - 140);
     }
     /* 32 are kept of 160: 128 to 139 are left. */
-    assert_int_equal(past_begin(spy.engine, spy.seq, 140), 128);
+    assert_int_equal(past_queries_begin(spy.engine, spy.seq, 140), 128);
     feed(3, SAC_ROW_DECODE);
-    assert_int_equal(past_begin(spy.engine, spy.seq, 143), 128);
+    assert_int_equal(past_queries_begin(spy.engine, spy.seq, 143), 128);
     feed(40, SAC_ROW_DECODE);
-    assert_int_equal(past_begin(spy.engine, spy.seq, 183), 183 - N_PAST);
+    assert_int_equal(past_queries_begin(spy.engine, spy.seq, 183), 183 - N_PAST);
     sac_engine_free(spy.engine);
 }
 

@@ -1,9 +1,9 @@
-/* past.c: see the header.
+/* past_queries.c: see the header.
  *
  * Invariant: the queries of a row are added when its layer is done. Methods therefore see only the
  * rows before their own, and the result does not depend on how a prompt was cut into chunks. Layers
  * with a sliding window keep nothing, because no method is called there. */
-#include "engine/past.h"
+#include "engine/past_queries.h"
 
 #include "engine/engine.h"
 
@@ -15,9 +15,9 @@ static size_t lane_count(const sac_engine *e)
     return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
 }
 
-void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
+void past_queries_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
 {
-    struct past *p = &e->past;
+    struct past_queries *p = &e->past;
     const size_t n_seq = e->params.n_seq_max;
     p->n_slot = n_slot;
     p->floats = (size_t)(e->model->config.n_head / e->pool.geom.n_kv_head) * e->pool.geom.head_dim;
@@ -25,57 +25,59 @@ void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
     p->begin = arena_take(a, n_seq, sizeof *p->begin);
 }
 
-float *past_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i)
+float *past_queries_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i)
 {
-    const struct past *p = &e->past;
+    const struct past_queries *p = &e->past;
     assert(p->n_slot > 0 && lane_i < lane_count(e));
     return p->q + (seq_i * lane_count(e) + lane_i) * p->n_slot * p->floats;
 }
 
-uint32_t past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+uint32_t past_queries_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    const struct past *p = &e->past;
+    const struct past_queries *p = &e->past;
     if (p->n_slot == 0) return n_tok;
     const uint32_t oldest = n_tok > p->n_slot ? n_tok - p->n_slot : 0;
     return oldest > p->begin[seq_i] ? oldest : p->begin[seq_i];
 }
 
-void past_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin)
+void past_queries_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin)
 {
     if (e->past.n_slot) e->past.begin[seq_i] = begin;
 }
 
-void past_reset(sac_engine *e, uint32_t seq_i)
+void past_queries_reset(sac_engine *e, uint32_t seq_i)
 {
-    past_set_begin(e, seq_i, 0);
+    past_queries_set_begin(e, seq_i, 0);
 }
 
-void past_fork(sac_engine *e, uint32_t dst, uint32_t src)
+void past_queries_fork(sac_engine *e, uint32_t dst, uint32_t src)
 {
-    const struct past *p = &e->past;
+    const struct past_queries *p = &e->past;
     if (p->n_slot == 0) return;
     p->begin[dst] = p->begin[src];
     const size_t bytes = lane_count(e) * p->n_slot * p->floats * sizeof *p->q;
     if (e->backend.is_host)
-        memcpy(past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
+        memcpy(past_queries_ring(e, dst, 0), past_queries_ring(e, src, 0), bytes);
     else
-        backend_copy(&e->backend, past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
+        backend_copy(&e->backend, past_queries_ring(e, dst, 0), past_queries_ring(e, src, 0),
+                     bytes);
 }
 
 /* The removed rows have overwritten the oldest ones. */
-void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+void past_queries_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    const uint32_t begin = past_begin(e, seq_i, e->seqs[seq_i].n_done);
-    past_set_begin(e, seq_i, begin < n_tok ? begin : n_tok);
+    const uint32_t begin = past_queries_begin(e, seq_i, e->seqs[seq_i].n_done);
+    past_queries_set_begin(e, seq_i, begin < n_tok ? begin : n_tok);
 }
 
-struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i, uint32_t end)
+struct method_past past_queries_view(const sac_engine *e, uint32_t seq_i, size_t lane_i,
+                                     uint32_t end)
 {
-    const struct past *p = &e->past;
+    const struct past_queries *p = &e->past;
     return (struct method_past){
-        .q = p->n_slot ? past_ring(e, seq_i, lane_i) : NULL,
+        .q = p->n_slot ? past_queries_ring(e, seq_i, lane_i) : NULL,
         .n_slot = p->n_slot,
-        .begin = past_begin(e, seq_i, end),
+        .begin = past_queries_begin(e, seq_i, end),
         .end = end,
     };
 }
@@ -84,7 +86,7 @@ struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i,
 static struct op_past lane_past(const sac_engine *e, const struct reading *r, uint32_t run_i,
                                 uint32_t kv_head)
 {
-    const struct past *p = &e->past;
+    const struct past_queries *p = &e->past;
     const struct attn_run *run = &r->run[run_i];
     const size_t lane_i = (size_t)r->layer * e->pool.geom.n_kv_head + kv_head;
     const size_t stride = config_qkv_width(&e->model->config);
@@ -93,7 +95,7 @@ static struct op_past lane_past(const sac_engine *e, const struct reading *r, ui
     return (struct op_past){.q =
                                 e->scratch.qkv + (run->row0 + first) * stride + kv_head * p->floats,
                             .q_stride = stride,
-                            .past = past_ring(e, e->batch.run[run_i].seq_i, lane_i),
+                            .past = past_queries_ring(e, e->batch.run[run_i].seq_i, lane_i),
                             .n_slot = p->n_slot,
                             .width = (uint32_t)p->floats,
                             .row0 = run->pos0 + first,
@@ -117,15 +119,15 @@ static void keep_on_device(sac_engine *e, const struct reading *r)
     e->ops.lanes.past(e->workers, list, n);
 }
 
-bool past_keeps(const sac_engine *e, const struct reading *r)
+bool past_queries_keeps(const sac_engine *e, const struct reading *r)
 {
     return e->past.n_slot > 0 && r->window == 0;
 }
 
-void past_keep(sac_engine *e, const struct reading *r)
+void past_queries_keep(sac_engine *e, const struct reading *r)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    if (!past_keeps(e, r)) return;
+    if (!past_queries_keeps(e, r)) return;
     if (!e->backend.is_host) {
         keep_on_device(e, r);
         return;
