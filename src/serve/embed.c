@@ -163,7 +163,7 @@ static void finish_texts(struct embed *m)
 
 /* No rows are left pending between calls of `progress`: steps for other requests would compute them
  * and drop their hidden states. */
-static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
+static sac_status run(struct embed *m, struct doc_library_wait wait, sac_error *err)
 {
     while (m->n_done < m->request->n_input) {
         TRY(queue_tokens(m, err));
@@ -222,7 +222,7 @@ sac_status embed_check(sac_engine *engine, sac_error *err)
 }
 
 sac_status embed_work(sac_engine *engine, const struct api_request *request,
-                      struct library_wait wait, struct strbuf *out, sac_error *err)
+                      struct doc_library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct embed m = {.engine = engine, .request = request, .n_embd = request->n_embd};
     sac_status status = begin(&m, err);

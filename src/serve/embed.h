@@ -5,7 +5,7 @@
 #define SAC_SERVE_EMBED_H
 
 #include "serve/api_request.h"
-#include "serve/library.h"
+#include "serve/doc_library.h"
 
 #define EMBED_SEQS 8u /* texts computed at once; the engine has as many extra sequences */
 
@@ -16,6 +16,6 @@ size_t embed_count(const struct api_request *request);
 sac_status embed_check(sac_engine *engine, sac_error *err);
 /* Computes the vectors and appends them to `out` as floats [embed_count, n_embd]. */
 sac_status embed_work(sac_engine *engine, const struct api_request *request,
-                      struct library_wait wait, struct strbuf *out, sac_error *err);
+                      struct doc_library_wait wait, struct strbuf *out, sac_error *err);
 
 #endif

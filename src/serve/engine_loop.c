@@ -13,9 +13,9 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/doc_library.h"
 #include "serve/embed.h"
 #include "serve/kv_events.h"
-#include "serve/library.h"
 #include "serve/round_robin.h"
 #include "serve/slots.h"
 #include "serve/structured_output.h"
@@ -386,9 +386,9 @@ static void start_choice(struct engine_loop *loop, struct answer_choice *c)
 
 static bool on_progress(void *user, double share);
 
-static struct library_wait progress_of(struct answer *a)
+static struct doc_library_wait progress_of(struct answer *a)
 {
-    return (struct library_wait){on_progress, a};
+    return (struct doc_library_wait){on_progress, a};
 }
 
 static sac_status work(struct engine_loop *loop, struct answer *a, struct strbuf *out,
@@ -398,7 +398,7 @@ static sac_status work(struct engine_loop *loop, struct answer *a, struct strbuf
         return embed_work(loop->engine, &a->request, progress_of(a), out, err);
     if (a->request.work >= API_REQUEST_SLOT_SAVE)
         return slots_work(loop->parts.slots, &a->request, a->key, progress_of(a), out, err);
-    return library_work(loop->parts.documents, &a->request, a->key, progress_of(a), out, err);
+    return doc_library_work(loop->parts.documents, &a->request, a->key, progress_of(a), out, err);
 }
 
 static void do_work(struct engine_loop *loop, struct answer *a)
@@ -417,11 +417,11 @@ static void do_work(struct engine_loop *loop, struct answer *a)
 /* Each choice gets a fork of the sequence that holds the documents. */
 static sac_status join_documents(struct engine_loop *loop, struct answer *a, sac_error *err)
 {
-    struct library_joined joined;
+    struct doc_library_joined joined;
     if (a->request.n_doc == 0) return SAC_OK;
     loop->in_work = true;
     sac_status status =
-        library_join(loop->parts.documents, &a->request, a->key, progress_of(a), &joined, err);
+        doc_library_join(loop->parts.documents, &a->request, a->key, progress_of(a), &joined, err);
     loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;

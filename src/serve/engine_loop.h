@@ -20,7 +20,7 @@ struct engine_loop_limits {
 };
 
 struct engine_loop;
-struct library;
+struct doc_library;
 struct kv_events;
 struct slots;
 
@@ -41,7 +41,7 @@ void engine_loop_leave(struct engine_loop *loop, struct answer *a);
 
 /* Optional parts that the engine's thread uses; borrowed, each may be NULL. */
 struct engine_loop_parts {
-    struct library *documents;
+    struct doc_library *documents;
     struct slots *slots;
     struct kv_events *events; /* needs an engine with prefix_cache */
 };

@@ -7,10 +7,10 @@
 #include "base/mem.h"
 #include "base/workers.h"
 #include "serve/context.h"
+#include "serve/doc_library.h"
 #include "serve/embed.h"
 #include "serve/http.h"
 #include "serve/kv_events.h"
-#include "serve/library.h"
 #include "serve/slots.h"
 
 #include <pthread.h>
@@ -31,9 +31,9 @@
 struct server {
     struct context context;
     struct http *http;
-    struct library *library;  /* used by the engine's thread; or NULL */
-    struct slots *slots;      /* likewise */
-    struct kv_events *events; /* likewise */
+    struct doc_library *library; /* used by the engine's thread; or NULL */
+    struct slots *slots;         /* likewise */
+    struct kv_events *events;    /* likewise */
     pthread_t ticker;
     bool has_ticker;
     _Atomic bool stop_ticker;
@@ -297,15 +297,15 @@ static void open_cache(struct server *s, sac_engine *engine)
 
 sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
 {
-    const struct library_options library = {.model = model,
-                                            .log = s->context.log,
-                                            .dir = s->context.config->store,
-                                            .context = s->context.config->context,
-                                            .bytes_max = s->context.config->store_bytes};
+    const struct doc_library_options library = {.model = model,
+                                                .log = s->context.log,
+                                                .dir = s->context.config->store,
+                                                .context = s->context.config->context,
+                                                .bytes_max = s->context.config->store_bytes};
     const struct slots_options slots = {.dir = s->context.config->slot_dir,
                                         .n = s->context.config->n_answer};
     TRY(start_parts(s, model, engine, err));
-    if (library.dir) TRY(library_open(&s->library, engine, &library, err));
+    if (library.dir) TRY(doc_library_open(&s->library, engine, &library, err));
     if (s->context.config->pooling) TRY(embed_check(engine, err));
     if (slots.dir) TRY(slots_open(&s->slots, engine, &slots, err));
     open_cache(s, engine);
@@ -331,7 +331,7 @@ void server_stop(struct server *s)
     engine_loop_destroy(s->context.loop);
     kv_events_destroy(s->events);
     slots_close(s->slots);
-    library_close(s->library);
+    doc_library_close(s->library);
     trie_free(s->context.trie);
     api_keys_destroy(s->context.api_keys);
     metrics_destroy(s->context.metrics);

@@ -271,7 +271,8 @@ static bool is_owner(const struct slot *slot, const struct api_request *request,
 }
 
 /* Computes the pending tokens, between steps for other answers. */
-static sac_status compute(struct slots *s, sac_seq seq, struct library_wait wait, sac_error *err)
+static sac_status compute(struct slots *s, sac_seq seq, struct doc_library_wait wait,
+                          sac_error *err)
 {
     uint32_t pending;
     const uint32_t n_done = sac_seq_length(s->engine, seq, &pending), n_all = n_done + pending;
@@ -321,7 +322,7 @@ static void add_time(cJSON *o, const char *name, uint64_t start_us)
 }
 
 static sac_status save(struct slots *s, const struct api_request *request, uint64_t key,
-                       struct library_wait wait, struct strbuf *out, sac_error *err)
+                       struct doc_library_wait wait, struct strbuf *out, sac_error *err)
 {
     const uint64_t start_us = clock_us();
     const struct slot *slot = &s->slot[request->slot];
@@ -413,7 +414,7 @@ static sac_status erase(struct slots *s, const struct api_request *request, uint
 }
 
 sac_status slots_work(struct slots *s, const struct api_request *request, uint64_t key,
-                      struct library_wait wait, struct strbuf *out, sac_error *err)
+                      struct doc_library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct json_pool json = {0};
     json_enter(&json);

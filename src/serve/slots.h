@@ -7,7 +7,7 @@
 #define SAC_SERVE_SLOTS_H
 
 #include "serve/answer.h"
-#include "serve/library.h"
+#include "serve/doc_library.h"
 
 struct slots;
 
@@ -31,7 +31,7 @@ void slots_end(struct slots *s, struct answer_choice *c);
 
 /* Saves, restores or erases a slot; appends the JSON response to `out`. */
 sac_status slots_work(struct slots *s, const struct api_request *request, uint64_t key,
-                      struct library_wait wait, struct strbuf *out, sac_error *err);
+                      struct doc_library_wait wait, struct strbuf *out, sac_error *err);
 /* Call before a step: evicts restored texts, the oldest first, while answers need their pages. */
 void slots_make_room(struct slots *s);
 

@@ -20,7 +20,8 @@ enum { N_DEVICE_PROMPT = 205 };
 static sac_model *model, *windowed;
 static int32_t prompt[N_DEVICE_PROMPT];
 
-/* Models whose heads have `dim` channels (0: TINY_DIM), for engines on the device of `library`. */
+/* Models whose heads have `dim` channels (0: TINY_DIM), for engines on the device of `doc_library`.
+ */
 static inline int open_pair(const char *library, uint32_t dim)
 {
     setenv("SACCADE_CUDA", library, 1);

@@ -150,7 +150,7 @@ static void check_work(sac_engine *engine, enum api_request_pooling pooling, boo
     sac_error err;
     double done = 0;
     make_request(&a, pooling, normalised);
-    must(embed_work(engine, &a, (struct library_wait){go_on, &done}, &out, &err), &err);
+    must(embed_work(engine, &a, (struct doc_library_wait){go_on, &done}, &out, &err), &err);
     assert_true(done == 1);
     check_vectors(engine, &a, &out);
     strbuf_deinit(&out);
@@ -214,7 +214,7 @@ static void who_leaves_leaves_nothing(void **state)
     struct strbuf out = {0};
     sac_error err;
     make_request(&a, API_REQUEST_POOLING_MEAN, true);
-    assert_int_equal(embed_work(engine, &a, (struct library_wait){give_up, NULL}, &out, &err),
+    assert_int_equal(embed_work(engine, &a, (struct doc_library_wait){give_up, NULL}, &out, &err),
                      SAC_ERR_CANCELLED);
     assert_int_equal(out.n, 0);
     check_idle(engine);
@@ -238,7 +238,7 @@ static void what_is_no_number_is_no_vector(void **state)
     sac_error err;
     double done = 0;
     make_request(&a, API_REQUEST_POOLING_LAST, true);
-    assert_int_equal(embed_work(engine, &a, (struct library_wait){go_on, &done}, &out, &err),
+    assert_int_equal(embed_work(engine, &a, (struct doc_library_wait){go_on, &done}, &out, &err),
                      SAC_ERR_IO);
     assert_int_equal(out.n, 0);
     api_request_deinit(&a);

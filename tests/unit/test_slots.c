@@ -157,8 +157,8 @@ static struct done work_while(struct bench *b, enum api_request_work what, uint3
     if (what != API_REQUEST_SLOT_ERASE) request.slot_file = file;
     snprintf(salt, sizeof salt, "%s", whose->salt ? whose->salt : "");
     request.cache_salt = salt;
-    done.status = slots_work(b->slots, &request, whose->key, (struct library_wait){progress, NULL},
-                             &out, &done.err);
+    done.status = slots_work(b->slots, &request, whose->key,
+                             (struct doc_library_wait){progress, NULL}, &out, &done.err);
     if (done.status == SAC_OK) {
         cJSON *o = cJSON_Parse(out.data);
         const cJSON *n = cJSON_GetObjectItem(o, count[what - API_REQUEST_SLOT_SAVE]);

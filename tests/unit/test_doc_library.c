@@ -1,9 +1,9 @@
-/* test_library.c: what a client hears when the server's own files fail: the document by its name,
- * never where it is kept. */
+/* test_doc_library.c: what a client hears when the server's own files fail: the document by its
+ * name, never where it is kept. */
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "must.h"
-#include "serve/library.h"
+#include "serve/doc_library.h"
 #include "tiny_model.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ struct bench {
     sac_model *model;
     sac_engine *engine;
     struct server_log *log;
-    struct library *library;
+    struct doc_library *library;
 };
 
 /* With memory for few pages above a file where `tier` is one. */
@@ -39,8 +39,8 @@ static void open_library_above(struct bench *b, const struct sac_tier_params *ti
     b->model = tiny_open(&(struct tiny){.seed = 1});
     must(sac_engine_create(&b->engine, b->model, &p, &err), &err);
     must(server_log_create(&b->log, &(struct server_log_options){.quiet = true}, &err), &err);
-    const struct library_options options = {.model = b->model, .log = b->log, .dir = dir};
-    must(library_open(&b->library, b->engine, &options, &err), &err);
+    const struct doc_library_options options = {.model = b->model, .log = b->log, .dir = dir};
+    must(doc_library_open(&b->library, b->engine, &options, &err), &err);
 }
 
 static void open_library(struct bench *b)
@@ -50,7 +50,7 @@ static void open_library(struct bench *b)
 
 static void close_library(struct bench *b)
 {
-    library_close(b->library);
+    doc_library_close(b->library);
     server_log_destroy(b->log);
     sac_engine_free(b->engine);
     sac_model_free(b->model);
@@ -58,7 +58,7 @@ static void close_library(struct bench *b)
 }
 
 static sac_status work_on(struct bench *b, enum api_request_work what, const char *name,
-                          uint32_t n_tok, struct library_wait wait, sac_error *err)
+                          uint32_t n_tok, struct doc_library_wait wait, sac_error *err)
 {
     int32_t tok[N_LONG], head[N_HEAD] = {0};
     char called[16];
@@ -68,7 +68,7 @@ static sac_status work_on(struct bench *b, enum api_request_work what, const cha
     const struct api_request request = {
         .work = what,
         .document = {.name = called, .head = head, .n_head = N_HEAD, .tok = tok, .n_tok = n_tok}};
-    const sac_status status = library_work(b->library, &request, 0, wait, &out, err);
+    const sac_status status = doc_library_work(b->library, &request, 0, wait, &out, err);
     strbuf_deinit(&out);
     return status;
 }
@@ -76,16 +76,16 @@ static sac_status work_on(struct bench *b, enum api_request_work what, const cha
 static sac_status work(struct bench *b, enum api_request_work what, const char *name,
                        sac_error *err)
 {
-    return work_on(b, what, name, N_TEXT, (struct library_wait){0}, err);
+    return work_on(b, what, name, N_TEXT, (struct doc_library_wait){0}, err);
 }
 
 static sac_status join(struct bench *b, const char *name, sac_error *err)
 {
     char called[16];
-    struct library_joined joined;
+    struct doc_library_joined joined;
     snprintf(called, sizeof called, "%s", name);
     const struct api_request request = {.doc_name = {called}, .n_doc = 1};
-    return library_join(b->library, &request, 0, (struct library_wait){0}, &joined, err);
+    return doc_library_join(b->library, &request, 0, (struct doc_library_wait){0}, &joined, err);
 }
 
 static void expect(sac_status got, sac_status wanted, const sac_error *err, const char *name)
@@ -163,7 +163,7 @@ static void a_disk_of_pages_that_fails_is_not_called_the_store(void **state)
     const struct sac_tier_params tier = {
         .file = pages, .file_bytes = 1u << 24, .fast_bytes = 1u << 19};
     open_library_above(&b, &tier);
-    const struct library_wait wait = {.progress = empty_pages, .user = b.engine};
+    const struct doc_library_wait wait = {.progress = empty_pages, .user = b.engine};
     const sac_status got = work_on(&b, API_REQUEST_DOC_ADD, "letter", N_LONG, wait, &err);
     expect(got, SAC_ERR_IO, &err, "document 'letter' cannot be added: the server's log");
     if (strstr(err.msg, pages)) fail_msg("%s", err.msg);

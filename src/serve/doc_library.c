@@ -1,34 +1,34 @@
-/* library.c: see the header. There is one handle for the whole store, because a process opens a
+/* doc_library.c: see the header. There is one handle for the whole store, because a process opens a
  * folder only once; it is switched to the salt of the key that makes the request. */
-#include "serve/library.h"
+#include "serve/doc_library.h"
 
 #include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 
-struct library {
+struct doc_library {
     sac_docs *docs; /* owned */
     sac_engine *engine;
-    struct library_options options;
+    struct doc_library_options options;
 };
 
-sac_status library_open(struct library **out, sac_engine *engine,
-                        const struct library_options *options, sac_error *err)
+sac_status doc_library_open(struct doc_library **out, sac_engine *engine,
+                            const struct doc_library_options *options, sac_error *err)
 {
-    struct library *l = mem_calloc(1, sizeof *l);
+    struct doc_library *l = mem_calloc(1, sizeof *l);
     if (!l) return error_set(err, SAC_ERR_MEMORY, "out of memory for the store of documents");
-    *l = (struct library){.engine = engine, .options = *options};
+    *l = (struct doc_library){.engine = engine, .options = *options};
     const sac_docs_params params = {0};
     const sac_status status = sac_docs_open(&l->docs, options->dir, &params, err);
     if (status == SAC_OK)
         *out = l;
     else
-        library_close(l);
+        doc_library_close(l);
     return status;
 }
 
-void library_close(struct library *l)
+void doc_library_close(struct doc_library *l)
 {
     if (!l) return;
     sac_docs_close(l->docs);
@@ -36,7 +36,7 @@ void library_close(struct library *l)
 }
 
 /* Requests without a key form a tenant of their own. */
-static sac_status use_tenant(struct library *l, uint64_t key, sac_error *err)
+static sac_status use_tenant(struct doc_library *l, uint64_t key, sac_error *err)
 {
     char salt[24];
     snprintf(salt, sizeof salt, "%016llx", (unsigned long long)key);
@@ -46,7 +46,7 @@ static sac_status use_tenant(struct library *l, uint64_t key, sac_error *err)
 /* ---- Errors ---- */
 
 /* Errors of the server's files are detailed only in its log. */
-static sac_status internal_error(const struct library *l, const char *what, sac_error *err)
+static sac_status internal_error(const struct doc_library *l, const char *what, sac_error *err)
 {
     server_log_message(l->options.log, "documents: %s", err->msg);
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
@@ -54,7 +54,7 @@ static sac_status internal_error(const struct library *l, const char *what, sac_
 
 /* Clients learn what failed, not why. The causes include the store's files and the file of the KV
  * tier. */
-static sac_status check_files(const struct library *l, sac_status status, const char *what,
+static sac_status check_files(const struct doc_library *l, sac_status status, const char *what,
                               sac_error *err)
 {
     return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? internal_error(l, what, err) : status;
@@ -82,8 +82,8 @@ static cJSON *doc_json(const sac_doc *d)
     return o;
 }
 
-static sac_status add(struct library *l, const struct api_request_document *d,
-                      struct library_wait wait, struct strbuf *out, sac_error *err)
+static sac_status add(struct doc_library *l, const struct api_request_document *d,
+                      struct doc_library_wait wait, struct strbuf *out, sac_error *err)
 {
     const sac_doc_source source = {.name = d->name,
                                    .tags = d->tags,
@@ -107,7 +107,8 @@ static sac_status add(struct library *l, const struct api_request_document *d,
 }
 
 /* Documents of other models or KV types are not visible. */
-static sac_status find_document(struct library *l, const char *name, sac_doc *out, sac_error *err)
+static sac_status find_document(struct doc_library *l, const char *name, sac_doc *out,
+                                sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(l->engine);
     const sac_status status = sac_doc_find(l->docs, l->options.model, &params, name, out, err);
@@ -115,7 +116,7 @@ static sac_status find_document(struct library *l, const char *name, sac_doc *ou
     return error_set(err, status, "there is no document '%.200s', or its time is over", name);
 }
 
-static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
+static sac_status list(struct doc_library *l, struct strbuf *out, sac_error *err)
 {
     sac_doc *doc;
     size_t n;
@@ -134,7 +135,7 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status remove_document(struct library *l, const struct api_request *request,
+static sac_status remove_document(struct doc_library *l, const struct api_request *request,
                                   struct strbuf *out, sac_error *err)
 {
     sac_doc doc;
@@ -158,8 +159,8 @@ static void describe_work(const struct api_request *request, char out[256])
                  request->work == API_REQUEST_DOC_ADD ? "added" : "removed");
 }
 
-sac_status library_work(struct library *l, const struct api_request *request, uint64_t key,
-                        struct library_wait wait, struct strbuf *out, sac_error *err)
+sac_status doc_library_work(struct doc_library *l, const struct api_request *request, uint64_t key,
+                            struct doc_library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct json_pool json = {0};
     char what[256];
@@ -179,7 +180,7 @@ sac_status library_work(struct library *l, const struct api_request *request, ui
 
 /* A document must have been computed after the same text as the prompt begins with, padded to whole
  * pages. */
-static sac_status check_head(const struct library *l, const struct api_request *request,
+static sac_status check_head(const struct doc_library *l, const struct api_request *request,
                              sac_seq seq, const sac_doc *doc, sac_error *err)
 {
     const int32_t *tok = sac_seq_tokens(l->engine, seq);
@@ -200,7 +201,7 @@ struct loaded {
 };
 
 /* The document is in the index, so a damaged file is the server's fault. */
-static sac_status load_document(struct library *l, const char *name, struct loaded *out,
+static sac_status load_document(struct doc_library *l, const char *name, struct loaded *out,
                                 sac_error *err)
 {
     char what[256];
@@ -216,8 +217,8 @@ static sac_status load_document(struct library *l, const char *name, struct load
 }
 
 /* `out->n` is valid even on failure. */
-static sac_status load_all(struct library *l, const struct api_request *request, struct loaded *out,
-                           sac_error *err)
+static sac_status load_all(struct doc_library *l, const struct api_request *request,
+                           struct loaded *out, sac_error *err)
 {
     while (out->n < request->n_doc) {
         const uint32_t i = out->n;
@@ -229,7 +230,7 @@ static sac_status load_all(struct library *l, const struct api_request *request,
 }
 
 /* The tokens of the sequence, followed by the rest of the prompt. Owned by the caller. */
-static int32_t *whole_prompt(const struct library *l, const struct api_request *request,
+static int32_t *whole_prompt(const struct doc_library *l, const struct api_request *request,
                              sac_seq seq, size_t *out_n)
 {
     const struct api_request_prompt *p = &request->prompt[0];
@@ -249,7 +250,7 @@ struct texts {
     struct strbuf own[API_REQUEST_DOC_MAX]; /* texts of the documents, from their tokens */
 };
 
-static sac_status list_texts(struct texts *t, const struct library *l,
+static sac_status list_texts(struct texts *t, const struct doc_library *l,
                              const struct api_request *request, const struct loaded *loaded,
                              const int32_t *tok)
 {
@@ -271,8 +272,8 @@ static sac_status list_texts(struct texts *t, const struct library *l,
     return SAC_OK;
 }
 
-static sac_status find_passages(const struct library *l, const struct api_request *request,
-                                const struct loaded *loaded, struct library_joined *joined,
+static sac_status find_passages(const struct doc_library *l, const struct api_request *request,
+                                const struct loaded *loaded, struct doc_library_joined *joined,
                                 sac_error *err)
 {
     struct texts texts = {0};
@@ -296,9 +297,9 @@ static sac_status find_passages(const struct library *l, const struct api_reques
     return status;
 }
 
-static sac_status compose(struct library *l, const struct api_request *request,
-                          const struct loaded *loaded, struct library_wait wait,
-                          struct library_joined *out, sac_error *err)
+static sac_status compose(struct doc_library *l, const struct api_request *request,
+                          const struct loaded *loaded, struct doc_library_wait wait,
+                          struct doc_library_joined *out, sac_error *err)
 {
     const char *method = request->context ? request->context : l->options.context;
     const sac_compose_params params = {.method = method ? method : "reuse",
@@ -320,11 +321,12 @@ static sac_status compose(struct library *l, const struct api_request *request,
     return status;
 }
 
-sac_status library_join(struct library *l, const struct api_request *request, uint64_t key,
-                        struct library_wait wait, struct library_joined *out, sac_error *err)
+sac_status doc_library_join(struct doc_library *l, const struct api_request *request, uint64_t key,
+                            struct doc_library_wait wait, struct doc_library_joined *out,
+                            sac_error *err)
 {
     struct loaded loaded = {.n = 0};
-    *out = (struct library_joined){.seq = SAC_SEQ_NONE};
+    *out = (struct doc_library_joined){.seq = SAC_SEQ_NONE};
     if (!request->context && !l->options.context && request->n_doc > 1)
         return error_set(err, SAC_ERR_ARG,
                          "several documents need 'sparse.context', which says how they are "
