@@ -4,9 +4,9 @@
 #include "base/input.h"
 #include "text/charset.h"
 #include "text/epub.h"
+#include "text/file_type.h"
 #include "text/flow.h"
 #include "text/html.h"
-#include "text/kind.h"
 #include "text/limits.h"
 #include "text/office.h"
 #include "text/pdf.h"
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static sac_status no_text(const struct kind_found *kind, sac_error *err)
+static sac_status no_text(const struct file_type_found *kind, sac_error *err)
 {
     return error_set(err, SAC_ERR_FORMAT, "%s, not a text%s%s", kind->name, kind->hint ? ": " : "",
                      kind->hint ? kind->hint : "");
@@ -44,7 +44,8 @@ static sac_status other_zip(const struct unpack_zip *zip, sac_error *err)
                   {"ppt/presentation.xml", "a PPTX presentation", "export it as PDF"},
                   {"content.xml", "an OpenDocument file without text", "export it as PDF or CSV"},
                   {"META-INF/MANIFEST.MF", "a Java archive", NULL}};
-    struct kind_found kind = {KIND_NO_TEXT, "a ZIP archive", "unpack it and name the files in it"};
+    struct file_type_found kind = {FILE_TYPE_NO_TEXT, "a ZIP archive",
+                                   "unpack it and name the files in it"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (unpack_find(zip, others[i].member)) {
             kind.name = others[i].name;
@@ -107,20 +108,20 @@ static sac_status take_flow(struct strbuf *out, struct flow *f, sac_status statu
     return status;
 }
 
-static sac_status read_kind(struct strbuf *out, const struct kind_found *kind,
+static sac_status read_kind(struct strbuf *out, const struct file_type_found *kind,
                             const struct strbuf *bytes, struct extract_info *info, sac_error *err)
 {
     struct flow f = {0};
     switch (kind->kind) {
-    case KIND_TEXT: info->format = "text"; return plain_text(out, bytes, info, err);
-    case KIND_PDF: info->format = "PDF"; return pdf_text(out, bytes->data, bytes->n, err);
-    case KIND_HTML:
+    case FILE_TYPE_TEXT: info->format = "text"; return plain_text(out, bytes, info, err);
+    case FILE_TYPE_PDF: info->format = "PDF"; return pdf_text(out, bytes->data, bytes->n, err);
+    case FILE_TYPE_HTML:
         info->format = "HTML";
         return take_flow(out, &f, html_text(&f, bytes->data, bytes->n, err), err);
-    case KIND_ZIP: return take_flow(out, &f, read_zip(&f, bytes, &info->format, err), err);
-    case KIND_PACKED:
+    case FILE_TYPE_ZIP: return take_flow(out, &f, read_zip(&f, bytes, &info->format, err), err);
+    case FILE_TYPE_PACKED:
         return error_set(err, SAC_ERR_FORMAT, "it is packed many times over, with %s", kind->name);
-    case KIND_NO_TEXT: break;
+    case FILE_TYPE_NO_TEXT: break;
     }
     return no_text(kind, err);
 }
@@ -128,14 +129,14 @@ static sac_status read_kind(struct strbuf *out, const struct kind_found *kind,
 static sac_status read_bytes(struct strbuf *out, const char *name, const struct strbuf *bytes,
                              struct extract_info *info, sac_error *err)
 {
-    struct kind_found kind = kind_find(bytes->data, bytes->n, name);
+    struct file_type_found kind = file_type_find(bytes->data, bytes->n, name);
     struct strbuf unpacked = {0};
-    if (kind.kind != KIND_PACKED) return read_kind(out, &kind, bytes, info, err);
+    if (kind.kind != FILE_TYPE_PACKED) return read_kind(out, &kind, bytes, info, err);
     sac_status status = unpack_stream(&unpacked, bytes->data, bytes->n, err);
     if (status != SAC_OK) {
         status = error_prefix(err, status, "packed with %s", kind.name);
     } else {
-        kind = kind_find(unpacked.data, unpacked.n, name);
+        kind = file_type_find(unpacked.data, unpacked.n, name);
         status = read_kind(out, &kind, &unpacked, info, err);
     }
     strbuf_deinit(&unpacked);

@@ -2,7 +2,7 @@
  * main part of a DOCX or ODT, which a mutated ZIP file would hide. No program is started: a PDF is
  * passed over. */
 #include "text/extract.h"
-#include "text/kind.h"
+#include "text/file_type.h"
 #include "text/office.h"
 
 #include <stdint.h>
@@ -15,7 +15,7 @@ static void read_any(const char *s, size_t n)
     struct strbuf in = {0}, out = {0};
     sac_error err = {0};
     strbuf_add(&in, s, n);
-    if (kind_find(in.data, in.n, "x").kind != KIND_PDF &&
+    if (file_type_find(in.data, in.n, "x").kind != FILE_TYPE_PDF &&
         (in.n == 0 || !memmem(in.data, in.n, "%PDF-", 5))) {
         const sac_status status = extract_bytes(&out, "x", &in, NULL, &err);
         /* A refusal says why; a text has no zero byte. */

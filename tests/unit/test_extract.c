@@ -3,9 +3,9 @@
 #include "text/extract.h"
 
 #include "text/charset.h"
+#include "text/file_type.h"
 #include "text/flow.h"
 #include "text/html.h"
-#include "text/kind.h"
 #include "text/limits.h"
 #include "text/subprocess.h"
 #include "text/unpack.h"
