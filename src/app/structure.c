@@ -1,4 +1,4 @@
-/* structure.c: see the header. All answers of a command share one grammar; the machine keeps its
+/* structure.c: see the header. All answers of a command share one grammar; the automaton keeps its
  * cached states from one answer to the next. */
 #include "app/structure.h"
 
@@ -100,15 +100,15 @@ sac_status structure_open(struct structure *s, const sac_model *model, sac_error
     if (!program) return SAC_OK;
     TRY(trie_of_model(&s->trie, model, err));
     s->program = NULL;
-    return error_code(s, machine_create(&s->machine, program, s->trie, err));
+    return error_code(s, automaton_create(&s->automaton, program, s->trie, err));
 }
 
 sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err)
 {
-    if (!s->machine) return SAC_OK;
+    if (!s->automaton) return SAC_OK;
     constraint_free(s->constraint);
     s->constraint = NULL;
-    TRY(constraint_create(&s->constraint, s->machine, err));
+    TRY(constraint_create(&s->constraint, s->automaton, err));
     request->guide = constraint_guide(s->constraint);
     return SAC_OK;
 }
@@ -122,7 +122,7 @@ void structure_explain(const struct structure *s, sac_error *err)
 void structure_close(struct structure *s)
 {
     constraint_free(s->constraint);
-    machine_free(s->machine);
+    automaton_free(s->automaton);
     trie_free(s->trie);
     program_free(s->program);
 }

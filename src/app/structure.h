@@ -13,7 +13,7 @@ struct structure {
     bool is_value;           /* the grammar was the option's value, not a file */
     struct program *program; /* owned until structure_open */
     struct trie *trie;       /* owned, like the members below */
-    struct machine *machine;
+    struct automaton *automaton;
     struct constraint *constraint; /* of the current answer */
 };
 

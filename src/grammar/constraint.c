@@ -10,7 +10,7 @@
 
 struct constraint {
     struct matcher *matcher; /* owned */
-    uint64_t *mask;          /* owned, [machine->mask_words] */
+    uint64_t *mask;          /* owned, [automaton->mask_words] */
     sac_error why;
 };
 
@@ -28,13 +28,13 @@ sac_status constraint_compile(struct program **out, enum constraint_kind kind, c
     return status;
 }
 
-sac_status constraint_create(struct constraint **out, struct machine *machine, sac_error *err)
+sac_status constraint_create(struct constraint **out, struct automaton *automaton, sac_error *err)
 {
     struct constraint *const c = mem_calloc(1, sizeof *c);
     sac_status status = SAC_ERR_MEMORY;
-    if (c) c->mask = mem_calloc(machine->mask_words, sizeof *c->mask);
+    if (c) c->mask = mem_calloc(automaton->mask_words, sizeof *c->mask);
     if (c && c->mask)
-        status = matcher_create(&c->matcher, machine, err);
+        status = matcher_create(&c->matcher, automaton, err);
     else
         status = error_set(err, status, "out of memory for a grammar");
     if (status != SAC_OK)
@@ -56,7 +56,7 @@ static const uint64_t *get_mask(void *user)
 {
     struct constraint *const c = user;
     const uint64_t *mask = NULL;
-    const size_t bytes = c->matcher->machine->mask_words * sizeof *c->mask;
+    const size_t bytes = c->matcher->automaton->mask_words * sizeof *c->mask;
     if (c->why.msg[0] == '\0' && matcher_mask(c->matcher, &mask, &c->why) == SAC_OK)
         memcpy(c->mask, mask, bytes);
     else

@@ -1,4 +1,5 @@
-/* program.h: a grammar as a program over bytes: what GBNF is compiled to and what a machine runs.
+/* program.h: a grammar as a program over bytes: what GBNF is compiled to and what an automaton
+ * runs.
  *
  * A program is a list of instructions; each rule has an entry and ends in PROGRAM_RETURN. The state
  * of a text is a stack of instructions: the current one and, beneath it, those at which its callers

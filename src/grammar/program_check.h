@@ -1,4 +1,4 @@
-/* program_check.h: the conditions that a program must fulfil before a machine may run it. */
+/* program_check.h: the conditions that a program must fulfil before an automaton may run it. */
 #ifndef SAC_GRAMMAR_PROGRAM_CHECK_H
 #define SAC_GRAMMAR_PROGRAM_CHECK_H
 

@@ -1,7 +1,7 @@
 /* schema_values.c: see the header. While a text is read, each alternative that it may still become
- * is a stack of the machine, and those are limited (MACHINE_STACKS_MAX). So many values are written
- * as a tree: what they begin with in common stands once, and as many ways are open as there are
- * different next characters. */
+ * is a stack of the automaton, and those are limited (AUTOMATON_STACKS_MAX). So many values are
+ * written as a tree: what they begin with in common stands once, and as many ways are open as there
+ * are different next characters. */
 #include "grammar/schema_values.h"
 
 #include "base/mem.h"

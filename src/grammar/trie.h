@@ -1,5 +1,5 @@
 /* trie.h: a vocabulary as a trie of bytes, so that tokens with a common prefix are processed
- * together. Built once per model, immutable, shared by machines and threads.
+ * together. Built once per model, immutable, shared by automata and threads.
  *
  * Nodes are in pre-order, and each holds the index of the node after its own subtree: a walk is a
  * loop, and a rejected subtree is a jump. The root is not stored. */

@@ -39,7 +39,7 @@ void api_request_deinit(struct api_request *a)
     mem_free((char *)(uintptr_t)a->sparse.budget);
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
     mem_free(a->tool);
-    if (a->machine) machine_free(a->machine);
+    if (a->automaton) automaton_free(a->automaton);
     allowed_tokens_free(a->allowed);
     mem_free(a->bias);
     *a = (struct api_request){0};

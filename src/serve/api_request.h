@@ -9,7 +9,7 @@
 #define SAC_SERVE_API_REQUEST_H
 
 #include "eval/passages.h"
-#include "grammar/machine.h"
+#include "grammar/automaton.h"
 #include "grammar/tool_parser.h"
 #include "serve/allowed_tokens.h"
 #include "serve/api_error.h"
@@ -128,7 +128,7 @@ struct api_request {
     char **tool; /* owned, [n_tool]: names of the tools that may be called */
     uint32_t n_tool;
     enum tool_parser_family tool_family; /* the model's syntax of tool calls */
-    struct machine *machine;             /* owned: compiled grammar of the answer, or NULL */
+    struct automaton *automaton;         /* owned: compiled grammar of the answer, or NULL */
     struct allowed_tokens *allowed;      /* owned; NULL: all */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */

@@ -344,8 +344,8 @@ static sac_status submit_choice(struct engine_loop *loop, struct answer_choice *
     char salt[SLOTS_SALT_BYTES];
     slots_salt(salt, c->answer->key, request->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
-    if (request->machine || request->allowed) {
-        TRY(structured_output_create(&c->structured_output, request->machine, request->allowed,
+    if (request->automaton || request->allowed) {
+        TRY(structured_output_create(&c->structured_output, request->automaton, request->allowed,
                                      err));
         r.guide = structured_output_guide(c->structured_output);
     }

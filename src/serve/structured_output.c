@@ -1,4 +1,4 @@
-/* structured_output.c: see the header. Every form is compiled to GBNF, and that to a machine
+/* structured_output.c: see the header. Every form is compiled to GBNF, and that to an automaton
  * (src/grammar); a form that is too large or cannot be expressed is refused with the message of the
  * compiler. */
 #include "serve/structured_output.h"
@@ -32,7 +32,7 @@ static sac_status set_grammar(struct api_request *a, const struct strbuf *gbnf,
     struct program *program = NULL;
     if (gbnf->failed) return api_error_no_memory(error);
     sac_status status = gbnf_parse(&program, gbnf->data, gbnf->n, limits, &err);
-    if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
+    if (status == SAC_OK) status = automaton_create(&a->automaton, program, rules->trie, &err);
     return refuse(error, status, param, &err);
 }
 
@@ -91,7 +91,7 @@ sac_status structured_output_read(struct api_request *a, const cJSON *body,
     TRY(api_request_text(body, "grammar", &grammar, error));
     schema = json_get(body, "json_schema");
     const int n_form = (format && !json_says(format, "type", "text")) + (grammar != NULL) +
-                       (schema != NULL) + (a->machine != NULL);
+                       (schema != NULL) + (a->automaton != NULL);
     if (n_form > 1)
         return api_error_set(
             error, API_ERROR_REQUEST, "response_format",
@@ -119,7 +119,7 @@ sac_status structured_output_force_call(struct api_request *a, const char *tools
     if (status == SAC_ERR_NOT_FOUND)
         return api_error_set(error, API_ERROR_REQUEST, "tool_choice",
                              "'tool_choice' names no tool of 'tools'");
-    if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
+    if (status == SAC_OK) status = automaton_create(&a->automaton, program, rules->trie, &err);
     return refuse(error, status, "tools", &err);
 }
 
@@ -130,23 +130,23 @@ struct structured_output {
     const struct allowed_tokens *allowed;  /* borrowed; NULL: none */
     int32_t said[ALLOWED_TOKENS_WORD_TOK]; /* [n_said]: last tokens of the text, for `allowed` */
     size_t n_said;
-    uint64_t *mask; /* owned, [n_word]: a copy, because the machine reuses its own */
+    uint64_t *mask; /* owned, [n_word]: a copy, because the automaton reuses its own */
     size_t n_word;
     sac_status status; /* of the last mask, which is empty after an error */
     sac_error err;     /* the reason */
 };
 
-sac_status structured_output_create(struct structured_output **out, struct machine *machine,
+sac_status structured_output_create(struct structured_output **out, struct automaton *automaton,
                                     const struct allowed_tokens *allowed, sac_error *err)
 {
     struct structured_output *t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
     t->allowed = allowed;
-    t->n_word = machine ? machine->mask_words : allowed_tokens_mask_words(allowed);
+    t->n_word = automaton ? automaton->mask_words : allowed_tokens_mask_words(allowed);
     t->mask = mem_calloc(t->n_word, sizeof *t->mask);
     sac_status status =
         t->mask ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
-    if (status == SAC_OK && machine) status = matcher_create(&t->matcher, machine, err);
+    if (status == SAC_OK && automaton) status = matcher_create(&t->matcher, automaton, err);
     if (status == SAC_OK)
         *out = t;
     else

@@ -16,10 +16,10 @@ sac_status structured_output_force_call(struct api_request *a, const char *tools
 
 /* The state of one text that is constrained by a grammar, allowed tokens, or both. */
 struct structured_output;
-sac_status structured_output_create(struct structured_output **out, struct machine *machine,
+sac_status structured_output_create(struct structured_output **out, struct automaton *automaton,
                                     const struct allowed_tokens *allowed, sac_error *err);
 void structured_output_free(
-    struct structured_output *t); /* call before freeing the machine and the tokens */
+    struct structured_output *t); /* call before freeing the automaton and the tokens */
 /* The guide that constrains a request; borrows `t`. */
 sac_guide structured_output_guide(struct structured_output *t);
 /* The error of the grammar, if it reached a limit; `t` may be NULL. */

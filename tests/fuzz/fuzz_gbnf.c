@@ -31,11 +31,11 @@ static void check_mask(struct matcher *t)
     const uint64_t *mask;
     if (matcher_mask(t, &mask, NULL) != SAC_OK) return;
     const uint64_t allowed = mask[0];
-    for (uint32_t tok = 0; tok < t->machine->trie->n_tok; tok++) {
+    for (uint32_t tok = 0; tok < t->automaton->trie->n_tok; tok++) {
         const uint32_t was = t->config;
-        const uint64_t n_forgotten = t->machine->n_forgotten;
+        const uint64_t n_forgotten = t->automaton->n_forgotten;
         const sac_status status = matcher_accept(t, (int32_t)tok, NULL);
-        if (n_forgotten != t->machine->n_forgotten || status == SAC_ERR_CONTEXT) return;
+        if (n_forgotten != t->automaton->n_forgotten || status == SAC_ERR_CONTEXT) return;
         if ((status == SAC_OK) != (allowed >> tok & 1)) __builtin_trap();
         t->config = was;
         t->over = false;
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const uint8_t *const zero = memchr(data, 0, n);
     const size_t n_gbnf = zero ? (size_t)(zero - data) : n;
     struct program *p = NULL;
-    struct machine *m = NULL;
+    struct automaton *m = NULL;
     struct matcher *t = NULL;
     sac_error err = {0};
     if (gbnf_parse(&p, (const char *)data, n_gbnf, &gbnf_limits_given, &err) != SAC_OK) {
@@ -55,13 +55,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     }
     struct trie *const trie = make_trie();
-    if (machine_create(&m, p, trie, &err) == SAC_OK && matcher_create(&t, m, &err) == SAC_OK) {
+    if (automaton_create(&m, p, trie, &err) == SAC_OK && matcher_create(&t, m, &err) == SAC_OK) {
         for (size_t i = n_gbnf + 1; i < n; i++)
             if (matcher_accept_bytes(t, (const char *)data + i, 1, NULL) != SAC_OK) break;
         check_mask(t);
     }
     matcher_free(t);
-    machine_free(m);
+    automaton_free(m);
     trie_free(trie);
     return 0;
 }

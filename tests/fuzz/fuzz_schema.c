@@ -12,16 +12,16 @@ static void begin_text(struct program *p)
 {
     const struct trie_token tok[] = {{.bytes = "{\"", .n = 2}, {.bytes = "", .ends = true}};
     struct trie *trie = NULL;
-    struct machine *m = NULL;
+    struct automaton *m = NULL;
     struct matcher *t = NULL;
     const uint64_t *mask;
     if (trie_create(&trie, tok, 2, NULL) != SAC_OK) __builtin_trap();
-    if (machine_create(&m, p, trie, NULL) != SAC_OK) __builtin_trap();
+    if (automaton_create(&m, p, trie, NULL) != SAC_OK) __builtin_trap();
     if (matcher_create(&t, m, NULL) == SAC_OK && matcher_mask(t, &mask, NULL) == SAC_OK &&
         (mask[0] & 1) != (matcher_accept(t, 0, NULL) == SAC_OK))
         __builtin_trap();
     matcher_free(t);
-    machine_free(m);
+    automaton_free(m);
     trie_free(trie);
 }
 

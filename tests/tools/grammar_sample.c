@@ -30,13 +30,13 @@ static uint64_t rng(void)
 }
 
 /* The fewest bytes from a place to the end of the text. */
-static uint64_t cost_of(const struct machine *m, uint32_t config)
+static uint64_t cost_of(const struct automaton *m, uint32_t config)
 {
-    const struct machine_config *const c = &m->config[config];
+    const struct automaton_config *const c = &m->config[config];
     uint64_t best = UINT64_MAX;
     for (uint32_t i = 0; i < c->n; i++) {
         uint64_t cost = 0;
-        for (uint32_t n = m->list[c->first + i]; n > MACHINE_END; n = m->node[n].parent)
+        for (uint32_t n = m->list[c->first + i]; n > AUTOMATON_END; n = m->node[n].parent)
             cost += m->program->cost[m->node[n].pc];
         if (cost < best) best = cost;
     }
@@ -46,7 +46,7 @@ static uint64_t cost_of(const struct machine *m, uint32_t config)
 /* Chooses the next byte; false at the end of the text. */
 static bool next_byte(struct matcher *t, size_t n, char *out)
 {
-    struct machine *const m = t->machine;
+    struct automaton *const m = t->automaton;
     uint8_t bytes[256];
     uint32_t n_bytes = 0;
     uint64_t best = UINT64_MAX;
@@ -70,7 +70,7 @@ static bool next_byte(struct matcher *t, size_t n, char *out)
     return true;
 }
 
-static void print_sample(struct machine *m)
+static void print_sample(struct automaton *m)
 {
     struct matcher *t;
     sac_error err;
@@ -93,7 +93,7 @@ static void sample(const struct trie *trie, const char *kind, const char *text, 
 {
     struct strbuf gbnf = {0};
     struct program *p;
-    struct machine *m;
+    struct automaton *m;
     sac_error err = {0};
     sac_status status = SAC_OK;
     if (strcmp(kind, "gbnf") == 0)
@@ -106,14 +106,14 @@ static void sample(const struct trie *trie, const char *kind, const char *text, 
         return;
     }
     if (status == SAC_OK) status = gbnf_parse(&p, gbnf.data, gbnf.n, &gbnf_limits_made, &err);
-    if (status == SAC_OK) status = machine_create(&m, p, trie, &err);
+    if (status == SAC_OK) status = automaton_create(&m, p, trie, &err);
     strbuf_deinit(&gbnf);
     if (status != SAC_OK) {
         printf("!%s\n", err.msg);
         return;
     }
     for (int i = 0; i < n_sample; i++) print_sample(m);
-    machine_free(m);
+    automaton_free(m);
 }
 
 int main(int argc, char **argv)

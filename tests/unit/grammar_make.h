@@ -39,7 +39,7 @@ static inline struct grammar_vocab grammar_vocab_make(const char *const *text)
 }
 
 struct grammar_case {
-    struct machine *machine;
+    struct automaton *automaton;
     struct matcher *matcher;
 };
 
@@ -49,19 +49,19 @@ static inline struct grammar_case grammar_open(const char *gbnf, const struct tr
     struct program *program;
     sac_error err;
     must(gbnf_parse(&program, gbnf, strlen(gbnf), &gbnf_limits_given, &err), &err);
-    must(machine_create(&c.machine, program, trie, &err), &err);
-    must(matcher_create(&c.matcher, c.machine, &err), &err);
+    must(automaton_create(&c.automaton, program, trie, &err), &err);
+    must(matcher_create(&c.matcher, c.automaton, &err), &err);
     return c;
 }
 
 static inline void grammar_close(struct grammar_case *c)
 {
     matcher_free(c->matcher);
-    machine_free(c->machine);
+    automaton_free(c->automaton);
 }
 
 /* Whether a text from its beginning to its end is of the grammar. */
-static inline bool grammar_matches(struct machine *m, const char *text, size_t n)
+static inline bool grammar_matches(struct automaton *m, const char *text, size_t n)
 {
     struct matcher *t;
     sac_error err;

@@ -1,4 +1,4 @@
-/* test_grammar.c: GBNF to programs, texts through machines, and masks, which must say of every
+/* test_grammar.c: GBNF to programs, texts through automata, and masks, which must say of every
  * token what its bytes say one by one. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,10 +67,10 @@ static void check_texts(const struct text_case *c)
 {
     struct grammar_case g = grammar_open(c->gbnf, vocab.trie);
     for (size_t i = 0; i < 8 && c->yes[i]; i++)
-        if (!grammar_matches(g.machine, c->yes[i], strlen(c->yes[i])))
+        if (!grammar_matches(g.automaton, c->yes[i], strlen(c->yes[i])))
             fail_msg("%s refuses '%s'", c->gbnf, c->yes[i]);
     for (size_t i = 0; i < 8 && c->no[i]; i++)
-        if (grammar_matches(g.machine, c->no[i], strlen(c->no[i])))
+        if (grammar_matches(g.automaton, c->no[i], strlen(c->no[i])))
             fail_msg("%s takes '%s'", c->gbnf, c->no[i]);
     grammar_close(&g);
 }
@@ -127,7 +127,7 @@ static void classes_hold_their_code_points(void **state)
             if (cp >= 0xd800 && cp < 0xe000) continue;
             char bytes[CHARSET_UTF8_MAX];
             const size_t n = charset_put(bytes, cp);
-            if (grammar_matches(g.machine, bytes, n) != (cp >= cases[i].lo && cp <= cases[i].hi))
+            if (grammar_matches(g.automaton, bytes, n) != (cp >= cases[i].lo && cp <= cases[i].hi))
                 fail_msg("%s: U+%X", cases[i].gbnf, cp);
         }
         grammar_close(&g);
@@ -225,7 +225,7 @@ static void nested_repetitions_are_small(void **state)
 {
     (void)state;
     struct grammar_case g = grammar_open("root ::= ((\"a\"{4000}){4000}){4000}", vocab.trie);
-    assert_true(g.machine->program->n_code < 15000);
+    assert_true(g.automaton->program->n_code < 15000);
     grammar_close(&g);
 }
 
@@ -244,7 +244,7 @@ static uint32_t check_mask(struct matcher *t)
     uint32_t n = 0;
     sac_error err;
     must(matcher_mask(t, &fresh, &err), &err);
-    memcpy(mask, fresh, t->machine->mask_words * sizeof *mask);
+    memcpy(mask, fresh, t->automaton->mask_words * sizeof *mask);
     for (uint32_t tok = 0; tok < vocab.n; tok++) {
         const uint32_t was = t->config;
         const bool yes = matcher_accept(t, (int32_t)tok, &err) == SAC_OK;
@@ -297,21 +297,21 @@ static void masks_are_what_bytes_say(void **state)
         }
 }
 
-/* Two texts in one machine, with all tables emptied between their steps, go on as they were. */
+/* Two texts in one automaton, with all tables emptied between their steps, go on as they were. */
 static void forgetting_keeps_places(void **state)
 {
     (void)state;
     struct grammar_case g = grammar_open(json, vocab.trie);
     struct matcher *other;
     sac_error err;
-    must(matcher_create(&other, g.machine, &err), &err);
+    must(matcher_create(&other, g.automaton, &err), &err);
     const char *const one = "{\"name\": [1, {\"a\": \"hello", *const two = "[[[[12, -1";
     must(matcher_accept_bytes(g.matcher, one, strlen(one), &err), &err);
     must(matcher_accept_bytes(other, two, strlen(two), &err), &err);
     for (int i = 0; i < 3; i++) {
-        const uint32_t n_node = g.machine->n_node;
-        machine_forget(g.machine);
-        assert_true(g.machine->n_node <= n_node);
+        const uint32_t n_node = g.automaton->n_node;
+        automaton_forget(g.automaton);
+        assert_true(g.automaton->n_node <= n_node);
         check_mask(g.matcher);
         check_mask(other);
     }
@@ -346,7 +346,7 @@ static void long_texts_do_not_grow(void **state)
         must(matcher_accept_bytes(g.matcher, &c, 1, &err), &err);
     }
     assert_int_equal(mem_count(), before);
-    assert_true(g.machine->n_forgotten > 0);
+    assert_true(g.automaton->n_forgotten > 0);
     grammar_close(&g);
 }
 
@@ -358,7 +358,7 @@ static void depth_has_an_end(void **state)
     sac_error err;
     size_t n = 0;
     while (n < 5000 && matcher_accept_bytes(g.matcher, "[", 1, &err) == SAC_OK) n++;
-    assert_int_equal(n, MACHINE_DEPTH_MAX);
+    assert_int_equal(n, AUTOMATON_DEPTH_MAX);
     must(matcher_accept_bytes(g.matcher, "x", 1, &err), &err);
     while (n-- > 0) must(matcher_accept_bytes(g.matcher, "]", 1, &err), &err);
     assert_true(matcher_can_end(g.matcher));
@@ -370,16 +370,16 @@ static void ambiguity_has_an_end(void **state)
     (void)state;
     struct strbuf text = {0};
     struct program *p;
-    struct machine *m;
+    struct automaton *m;
     struct matcher *t;
     sac_error err;
     strbuf_adds(&text, "root ::= ");
     for (int i = 0; i < 3000; i++) strbuf_adds(&text, "[a]? ");
     must(gbnf_parse(&p, text.data, text.n, &gbnf_limits_given, &err), &err);
-    must(machine_create(&m, p, vocab.trie, &err), &err);
+    must(automaton_create(&m, p, vocab.trie, &err), &err);
     assert_int_equal(matcher_create(&t, m, &err), SAC_ERR_CONTEXT);
     assert_non_null(strstr(err.msg, "too ambiguous"));
-    machine_free(m);
+    automaton_free(m);
     strbuf_deinit(&text);
 }
 
@@ -388,7 +388,7 @@ static void control_tokens_go_by_name(void **state)
     (void)state;
     struct grammar_case g = grammar_open("root ::= <|tool|> \"a\"", vocab.trie);
     struct program *p;
-    struct machine *m;
+    struct automaton *m;
     const uint64_t *mask;
     sac_error err;
     const char lacking[] = "root ::= <|lacking|>", end[] = "root ::= \"a\" <|end|>";
@@ -399,17 +399,17 @@ static void control_tokens_go_by_name(void **state)
     must(matcher_accept(g.matcher, 2, &err), &err);
     must(matcher_accept(g.matcher, 0, &err), &err);
     must(matcher_mask(g.matcher, &mask, &err), &err);
-    for (uint32_t w = 0; w < g.machine->mask_words; w++) assert_int_equal(mask[w], 0);
+    for (uint32_t w = 0; w < g.automaton->mask_words; w++) assert_int_equal(mask[w], 0);
     assert_int_equal(matcher_accept(g.matcher, 2, &err), SAC_ERR_ARG);
     grammar_close(&g);
     g = grammar_open("root ::= <<<|tool|>>>", vocab.trie);
     must(matcher_accept(g.matcher, 1, &err), &err);
     grammar_close(&g);
     must(gbnf_parse(&p, lacking, strlen(lacking), &gbnf_limits_given, &err), &err);
-    assert_int_equal(machine_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
+    assert_int_equal(automaton_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
     assert_non_null(strstr(err.msg, "<|lacking|>"));
     must(gbnf_parse(&p, end, strlen(end), &gbnf_limits_given, &err), &err);
-    assert_int_equal(machine_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
+    assert_int_equal(automaton_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
     assert_non_null(strstr(err.msg, "one that ends it is not named"));
 }
 
@@ -418,22 +418,22 @@ static void no_memory_is_told(void **state)
     (void)state;
     for (uint64_t n = 1;; n++) {
         struct program *p = NULL;
-        struct machine *m = NULL;
+        struct automaton *m = NULL;
         struct matcher *t = NULL;
         sac_error err = {0};
         mem_fail_after(n);
         sac_status status = gbnf_parse(&p, json, strlen(json), &gbnf_limits_given, &err);
-        if (status == SAC_OK) status = machine_create(&m, p, vocab.trie, &err);
+        if (status == SAC_OK) status = automaton_create(&m, p, vocab.trie, &err);
         if (status == SAC_OK) status = matcher_create(&t, m, &err);
         mem_fail_after(0);
         if (status == SAC_OK) {
             matcher_free(t);
-            machine_free(m);
+            automaton_free(m);
             assert_true(n > 20);
             break;
         }
         assert_int_equal(status, SAC_ERR_MEMORY);
-        machine_free(m);
+        automaton_free(m);
     }
 }
 

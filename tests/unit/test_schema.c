@@ -30,15 +30,15 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct machine *open_schema(const char *schema)
+static struct automaton *open_schema(const char *schema)
 {
     struct strbuf gbnf = {0};
     struct program *p;
-    struct machine *m;
+    struct automaton *m;
     sac_error err;
     must(schema_gbnf(&gbnf, "root", schema, strlen(schema), &err), &err);
     must(gbnf_parse(&p, gbnf.data, gbnf.n, &gbnf_limits_made, &err), &err);
-    must(machine_create(&m, p, vocab.trie, &err), &err);
+    must(automaton_create(&m, p, vocab.trie, &err), &err);
     strbuf_deinit(&gbnf);
     return m;
 }
@@ -114,14 +114,14 @@ static void texts_are_those_of_the_schema(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof schema_cases / sizeof schema_cases[0]; i++) {
         const struct schema_case *const c = &schema_cases[i];
-        struct machine *const m = open_schema(c->schema);
+        struct automaton *const m = open_schema(c->schema);
         for (size_t k = 0; k < 8 && c->yes[k]; k++)
             if (!grammar_matches(m, c->yes[k], strlen(c->yes[k])))
                 fail_msg("%s refuses %s", c->schema, c->yes[k]);
         for (size_t k = 0; k < 8 && c->no[k]; k++)
             if (grammar_matches(m, c->no[k], strlen(c->no[k])))
                 fail_msg("%s takes %s", c->schema, c->no[k]);
-        machine_free(m);
+        automaton_free(m);
     }
 }
 
@@ -260,12 +260,12 @@ static void many_values_are_a_tree(void **state)
         "nul", "\"\xe2\x82\"", "\"a value \xc3\xa0 of \"",     "\"a value \xc3\xa0 of 01\""};
     struct strbuf text = {0};
     write_enum(&text, 4000);
-    struct machine *m = open_schema(text.data);
+    struct automaton *m = open_schema(text.data);
     for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++)
         if (!grammar_matches(m, yes[i], strlen(yes[i]))) fail_msg("%s is not accepted", yes[i]);
     for (size_t i = 0; i < sizeof no / sizeof no[0]; i++)
         if (grammar_matches(m, no[i], strlen(no[i]))) fail_msg("%s is accepted", no[i]);
-    machine_free(m);
+    automaton_free(m);
     strbuf_deinit(&text);
 }
 

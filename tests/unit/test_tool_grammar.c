@@ -92,13 +92,13 @@ static const struct tool_case {
      true, 2},
 };
 
-static struct machine *open_set(const struct tool_grammar *set, const struct trie *trie)
+static struct automaton *open_set(const struct tool_grammar *set, const struct trie *trie)
 {
     struct program *p;
-    struct machine *m;
+    struct automaton *m;
     sac_error err;
     must(tool_grammar_compile(&p, set, &err), &err);
-    must(machine_create(&m, p, trie, &err), &err);
+    must(automaton_create(&m, p, trie, &err), &err);
     return m;
 }
 
@@ -113,11 +113,11 @@ static void grammar_and_parser_agree(void **state)
                                          .name = "get",
                                          .parallel = c->parallel,
                                          .trie = vocab.trie};
-        struct machine *const m = open_set(&set, vocab.trie);
+        struct automaton *const m = open_set(&set, vocab.trie);
         if (grammar_matches(m, c->text, strlen(c->text)) != c->yes)
             fail_msg("case %zu: '%s'", i, c->text);
         if (c->yes) assert_int_equal(calls_in(c->family, c->text), c->n_call);
-        machine_free(m);
+        automaton_free(m);
     }
 }
 
@@ -136,7 +136,7 @@ static void markers_may_be_control_tokens(void **state)
                                      .choice = TOOL_GRAMMAR_AUTO,
                                      .tools_json = tools,
                                      .trie = v.trie};
-    struct machine *const m = open_set(&set, v.trie);
+    struct automaton *const m = open_set(&set, v.trie);
     struct matcher *t;
     must(matcher_create(&t, m, &err), &err);
     must(matcher_accept_bytes(t, "So [TOOL_CALLS] ", 16, &err), &err);
@@ -145,7 +145,7 @@ static void markers_may_be_control_tokens(void **state)
     must(matcher_accept_bytes(t, "[" GET "]", strlen("[" GET "]"), &err), &err);
     must(matcher_accept(t, 0, &err), &err);
     matcher_free(t);
-    machine_free(m);
+    automaton_free(m);
     trie_free(v.trie);
 }
 
