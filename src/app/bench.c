@@ -187,16 +187,16 @@ static int parse_pairs(struct bench *b)
 /* Adds --budget and --mass to the methods' specifications, in `spec` [SAC_METHODS_MAX], and makes
  * the list refer to them. */
 static int make_specs(const struct bench_options *opt, const char *kind, struct option_list *list,
-                      char (*spec)[256], bool *has_dial)
+                      char (*spec)[256], bool *has_own_budget)
 {
-    const struct setup dials = {.command = COMMAND, .budget = opt->budget, .mass = opt->mass};
+    const struct setup setup = {.command = COMMAND, .budget = opt->budget, .mass = opt->mass};
     if (list->n > SAC_METHODS_MAX)
         return options_usage_error(COMMAND, "option '--%s': at most %u methods", kind,
                                    SAC_METHODS_MAX);
     for (size_t i = 0; i < list->n; i++) {
-        const int code = setup_method_spec(&dials, kind, list->item[i], spec[i]);
+        const int code = setup_method_spec(&setup, kind, list->item[i], spec[i]);
         if (code != OPTIONS_GO_ON) return code;
-        if (strcmp(spec[i], list->item[i]) != 0) *has_dial = true;
+        if (strcmp(spec[i], list->item[i]) != 0) *has_own_budget = true;
         list->item[i] = spec[i];
     }
     return OPTIONS_GO_ON;
@@ -204,11 +204,11 @@ static int make_specs(const struct bench_options *opt, const char *kind, struct 
 
 static int check_methods(struct bench *b)
 {
-    bool has_dial = false;
-    int code = make_specs(&b->opt, "prefill", &b->opt.prefills, b->prefill_spec, &has_dial);
+    bool has_own_budget = false;
+    int code = make_specs(&b->opt, "prefill", &b->opt.prefills, b->prefill_spec, &has_own_budget);
     if (code == OPTIONS_GO_ON)
-        code = make_specs(&b->opt, "decode", &b->opt.methods, b->decode_spec, &has_dial);
-    if (code == OPTIONS_GO_ON && (b->opt.budget || b->opt.mass > 0) && !has_dial)
+        code = make_specs(&b->opt, "decode", &b->opt.methods, b->decode_spec, &has_own_budget);
+    if (code == OPTIONS_GO_ON && (b->opt.budget || b->opt.mass > 0) && !has_own_budget)
         return options_usage_error(COMMAND, "--%s: no method of --prefill or --decode has it",
                                    b->opt.budget ? "budget" : "mass");
     return code;

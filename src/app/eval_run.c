@@ -426,9 +426,10 @@ static int run_session(struct session *s, const struct eval_maker *maker)
 
 int eval_run_list_only(const char *command, const struct setup *setup)
 {
-    const char *dial = setup->budget ? "budget" : setup->mass > 0 ? "mass" : NULL;
-    if (dial)
-        return options_usage_error(command, "--%s goes into --methods: NAME:%s=...", dial, dial);
+    const char *option = setup->budget ? "budget" : setup->mass > 0 ? "mass" : NULL;
+    if (option)
+        return options_usage_error(command, "--%s goes into --methods: NAME:%s=...", option,
+                                   option);
     if (setup->decode || setup->prefill)
         return options_usage_error(command, "--methods names the methods here, not --%s",
                                    setup->decode ? "decode" : "prefill");

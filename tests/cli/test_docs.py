@@ -89,11 +89,11 @@ class Docs(unittest.TestCase):
             if share is not None:
                 self.assertEqual(told["context"]["recomputed_share"], share)
             texts[names, *more] = told["tokens"]
-        # The dial reaches the composer, and says how much it computes.
-        dialled = ["archive.txt,towns.txt", "--context", "auto:most=1", "--mass"]
+        # The budget or mass reaches the composer, and says how much it computes.
+        with_mass = ["archive.txt,towns.txt", "--context", "auto:most=1", "--mass"]
         shares = []
         for mass in ("0.2", "0.9"):
-            done = saccade(*ask, *dialled, mass, env=self.env)
+            done = saccade(*ask, *with_mass, mass, env=self.env)
             self.assertEqual(done.returncode, 0, done.stderr)
             told = json.loads(done.stdout)["context"]
             self.assertEqual(told["method"], f"auto:most=1,mass={mass}")

@@ -519,7 +519,7 @@ static void what_a_question_reads_is_seen_through_turns(void **state)
     sac_engine_free(q8.e);
 }
 
-/* The dial: a larger share of what is read is more rows, up to the most that there may be. */
+/* A larger share of what is read is more rows, up to the most that there may be. */
 static void more_mass_is_more_rows(void **state)
 {
     (void)state;

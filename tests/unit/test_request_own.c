@@ -384,7 +384,8 @@ static void a_request_sets_mass_and_budget(void **state)
     static const struct {
         const char *key, *value;
         sac_sparse sparse;
-    } dials[] = {{"mass", "mass=0.5", {.mass = 0.5f}}, {"budget", "budget=70", {.budget = "70"}}};
+    } settings[] = {{"mass", "mass=0.5", {.mass = 0.5f}},
+                    {"budget", "budget=70", {.budget = "70"}}};
     uint32_t n_tried = 0, n_differs = 0;
     sac_method_info m;
     for (size_t i = 0; sac_method_at(i, &m); i++)
@@ -392,13 +393,13 @@ static void a_request_sets_mass_and_budget(void **state)
             char set[64];
             const bool decodes = strcmp(m.kind, "decode") == 0;
             if (!decodes && strcmp(m.kind, "prefill") != 0) continue;
-            if (!has_param(&m, dials[k].key)) continue;
-            snprintf(set, sizeof set, "%s:%s", m.name, dials[k].value);
+            if (!has_param(&m, settings[k].key)) continue;
+            snprintf(set, sizeof set, "%s:%s", m.name, settings[k].value);
             const char *decode = decodes ? m.name : "full", *prefill = decodes ? "dense" : m.name;
             const struct answer want =
                 ask(*state, decodes ? set : decode, decodes ? prefill : set, 64, NULL);
             const struct answer plain = ask(*state, decode, prefill, 64, NULL);
-            const struct answer own = ask(*state, decode, prefill, 64, &dials[k].sparse);
+            const struct answer own = ask(*state, decode, prefill, 64, &settings[k].sparse);
             same_answer(&own, &want);
             n_tried++;
             n_differs += memcmp(&want.reads, &plain.reads, sizeof want.reads) != 0;
