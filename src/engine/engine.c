@@ -21,7 +21,7 @@
 #define SPARSE_MIN_CTX 2048u /* below it, selecting costs more than it saves */
 
 #define BATCH_OF_THREAD 128u
-#define BATCH_STEP      256u /* whole tiles of rows, whatever the method (any_chunk) */
+#define BATCH_STEP      512u /* whole tiles of rows, whatever the method (any_chunk) */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 
@@ -71,7 +71,8 @@ static uint32_t usual_batch(const sac_engine *e)
     const sac_engine_params *p = &e->params;
     const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
-    const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
+    const uint32_t n_step = (n_thread * BATCH_OF_THREAD + BATCH_STEP / 2) / BATCH_STEP;
+    const uint32_t n = n_step * BATCH_STEP;
     const bool plans_on_device = names_device(e) && !p->kv_on_host;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;

@@ -16,6 +16,7 @@
 #include "engine/prefill.h"
 
 #include "base/input.h"
+#include "base/minmax.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
 
@@ -26,11 +27,25 @@
 
 /* ---- Memory ---- */
 
+/* The largest tile of the methods. A multiple of it consists of whole tiles of every method: the
+ * sizes are powers of two. */
+static uint32_t largest_tile(const struct method_spec_list *specs)
+{
+    uint32_t most = TILE_TOK;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method_prefill *hooks = specs->spec[i].method->prefill;
+        if (hooks) most = max_u32(most, hooks->tile_tok);
+    }
+    return most;
+}
+
 uint32_t prefill_init(sac_engine *e)
 {
-    const uint32_t n = e->params.n_batch;
-    if (e->method_set[METHOD_SET_PREFILL].specs.is_dense) return n;
-    e->prefill.chunk_tok = n > TILE_TOK ? n / TILE_TOK * TILE_TOK : n;
+    const struct method_spec_list *specs = &e->method_set[METHOD_SET_PREFILL].specs;
+    const uint32_t n = e->params.n_batch, tile = largest_tile(specs);
+    if (specs->is_dense) return n;
+    const uint32_t whole = n >= tile ? tile : TILE_TOK;
+    e->prefill.chunk_tok = n > whole ? n / whole * whole : n;
     return n + e->params.n_seq_max - 1;
 }
 

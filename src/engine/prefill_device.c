@@ -95,7 +95,7 @@ void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
     const struct page_geom *g = &e->pool.geom;
     struct prefill_rooms *r = &e->prefill.device.rooms;
     const size_t n_run = w->run_list_max, n = w->list_max;
-    const uint32_t n_query = OP_SAMPLE_TILE;
+    const uint32_t n_query = OP_SAMPLE_QUERIES;
     r->mask = arena_take_tensor(a, n_run * e->pool.max_page, sizeof *r->mask);
     r->weight = arena_take_tensor(a, n_run * e->pool.max_page, PAGE_TOK);
     r->query = arena_take_tensor(a, n_run * n_query * g->head_dim, sizeof *r->query);
@@ -188,7 +188,7 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
 }
 
 /* These methods use the scratch of a sample, which is large enough: for each list, 32 token weights
- * per page, 256 queries, and twice as many starts. */
+ * per page, OP_SAMPLE_QUERIES queries, and twice as many starts. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                           const struct device_run *r)
 {

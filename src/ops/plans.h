@@ -53,7 +53,8 @@ struct op_prompt_lists {
     struct attn_list *made;   /* [n_tile * heads] */
 };
 
-#define OP_SAMPLE_TILE 256u /* positions of a tile */
+#define OP_SAMPLE_TILE    512u /* positions of a tile */
+#define OP_SAMPLE_QUERIES 256u /* scored rows of a tile, at most */
 
 /* Lists of query heads. */
 struct op_sample {

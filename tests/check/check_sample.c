@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP };
-enum { POS = 300, END = 655, TILE_TOK = OP_SAMPLE_TILE };
-enum { N_WORD = 24, N_TOK_MAX = 400, N_RANGE_MAX = 20 };
-enum { QUERIES_SMALL = 160 }; /* of heads of 256 channels, that the smallest GPU has room for */
+enum { POS = 600, END = 1167, TILE_TOK = OP_SAMPLE_TILE };
+enum { N_WORD = 40, N_TOK_MAX = 800, N_RANGE_MAX = 40 };
+enum { QUERIES_SMALL = 176 }; /* of heads of 256 channels, that the smallest GPU has room for */
 #include "prompt_rows.h"
 
 /* What came of a call beside its lists. */
@@ -293,7 +293,7 @@ static void what_reads_everything_says_why(void **state)
     uint64_t seed = 4;
     make_sequence(SAC_KV_F16, 64, &seed);
     struct op_sample op = make_op();
-    op.rows.dense_to = 512;
+    op.rows.dense_to = 2 * TILE_TOK;
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
     op = make_op();

@@ -39,10 +39,12 @@ class Learnt(unittest.TestCase):
         return want
 
     def test_over_q8_pages_behind_a_sparse_prompt(self):
+        self.file.write(" " + TEXT)  # more rows than a tile of the prompt's method has
+        self.file.flush()
         args = ("-f", self.file.name, "-ctk", "q8", "-ctv", "q8", "--prefill", "auto:mass=0.5,most=1,last=0")
         for method in METHODS:
             with self.subTest(method=method):
-                told = self.expect(method, *args, batches=("512", "300"))
+                told = self.expect(method, *args, batches=("512", "1000"))
                 self.assertLess(told["timings"]["prefill"]["planned_share"], 1)
 
     def test_of_a_stored_document(self):

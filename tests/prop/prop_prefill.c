@@ -214,17 +214,18 @@ static void short_prompts_are_planned(void **state)
     }
 }
 
-/* Chunks of 256, of 2,048 and the whole prompt, for methods that promise to be the same. */
+/* Chunks of 512, of 2,048 and the whole prompt, for methods that promise to be the same; a step of
+ * 1,000 rows has a chunk of whole tiles. */
 static void chunks_may_have_any_number_of_tiles(void **state)
 {
     (void)state;
     static struct answer first, a;
-    static const uint32_t n_batch[] = {256, 2048, N_LONG};
+    static const uint32_t n_batch[] = {512, 1000, 2048, N_LONG};
     EACH_METHOD(m)
     {
         char spec[SPEC_MAKE_BYTES];
         spec_make_part(spec, m, BUDGET);
-        for (size_t i = 0; i < 3 && m->prefill->any_chunk; i++) {
+        for (size_t i = 0; i < 4 && m->prefill->any_chunk; i++) {
             const struct setting s = {.spec = spec, .n_batch = n_batch[i], .n_ctx = N_LONG};
             answer_alone(i ? &a : &first, &s, N_LONG);
             if (i) same("in other chunks", spec, &a, &first);

@@ -502,7 +502,8 @@ static const char antidiagonals[] = "xattention:mass=0.5,stride=4";
 static const char pooled[] = "flexprefill:mass=0.2,least=128,tau=2";
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
 
-enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
+enum { N_LONG = 300, N_CHUNK = 256 + 32, N_TILES = OP_SAMPLE_TILE + 50 };
+enum { FEW_FRAMES = 40, MORE_FRAMES = 56 }; /* of prompts of N_LONG and of N_TILES tokens */
 
 /* What a prompt reads, and its last row's logits. */
 struct planned {
@@ -514,6 +515,7 @@ struct plan_wish {
     const sac_model *of;
     sac_kv_type type;
     const char *prefill;
+    uint32_t n_tok;   /* of the prompt, N_TILES at most; 0: N_LONG */
     uint32_t company; /* other prompts */
     uint32_t n_layer; /* of the device; 0: all */
     size_t fast;      /* bytes of frames; 0: all pages have one */
@@ -525,24 +527,25 @@ static void plan_prompt(struct planned *out, const struct plan_wish *w, const ch
     sac_engine *e = NULL;
     sac_error err;
     sac_seq seq, other;
-    int32_t tok[N_LONG];
+    int32_t tok[N_TILES];
+    const uint32_t n_tok = w->n_tok ? w->n_tok : N_LONG;
     const struct sac_tier_params tier = {.fast_bytes = w->fast};
     sac_engine_params p = params_of(device, w->type);
-    p.n_ctx = 512;
-    p.n_batch = N_CHUNK;
+    p.n_ctx = 640;
+    p.n_batch = w->n_tok ? OP_SAMPLE_TILE + 32 : N_CHUNK;
     p.prefill = &w->prefill;
     p.n_prefill = 1;
     p.n_device_layer = w->n_layer;
     p.sparse_min_ctx = 1;
     if (w->fast) p.tier = &tier;
     memset(out, 0, sizeof *out);
-    for (int32_t i = 0; i < N_LONG; i++) tok[i] = (i * i / 7 + i * 37 + i / 9) % TINY_VOCAB;
+    for (int32_t i = 0; i < N_TILES; i++) tok[i] = (i * i / 7 + i * 37 + i / 9) % TINY_VOCAB;
     must(sac_engine_create(&e, w->of, &p, &err), &err);
     must(sac_seq_create(e, &seq, &err), &err);
-    append(e, seq, tok, N_LONG, SAC_ROW_PROMPT);
+    append(e, seq, tok, n_tok, SAC_ROW_PROMPT);
     for (uint32_t i = 0; i < w->company; i++) {
         must(sac_seq_create(e, &other, &err), &err);
-        append(e, other, tok + 3 + i, N_LONG - 20, SAC_ROW_PROMPT);
+        append(e, other, tok + 3 + i, n_tok - 20, SAC_ROW_PROMPT);
     }
     step_all(e, hear, &out->heard);
     out->reads = sac_seq_take_reads(e, seq);
@@ -577,15 +580,16 @@ static const char sampled[] = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
 static void plans_are_those_of_the_host(void **state)
 {
     (void)state;
-    assert_planned_alike((struct plan_wish){.of = shallow, .type = SAC_KV_F16, .prefill = sampled});
+    assert_planned_alike((struct plan_wish){
+        .of = shallow, .type = SAC_KV_F16, .prefill = sampled, .n_tok = N_TILES});
 }
 
 /* Some layers' plans are made here, those of the others there: all are counted. */
 static void plans_in_part_are_those_of_the_host(void **state)
 {
     (void)state;
-    assert_planned_alike(
-        (struct plan_wish){.of = model, .type = SAC_KV_F16, .prefill = sampled, .n_layer = 1});
+    assert_planned_alike((struct plan_wish){
+        .of = model, .type = SAC_KV_F16, .prefill = sampled, .n_tok = N_TILES, .n_layer = 1});
 }
 
 /* Blocks are as many as on the host, and the same: another choice moves what deeper layers make of
@@ -662,7 +666,8 @@ static void plans_do_not_show_their_company(void **state)
     static struct planned want, got;
     struct plan_wish wish[] = {{.of = shallow,
                                 .type = SAC_KV_Q8,
-                                .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"},
+                                .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32",
+                                .n_tok = N_TILES},
                                {.of = model, .type = SAC_KV_F16, .prefill = blocks},
                                {.of = model, .type = SAC_KV_F16, .prefill = lines},
                                {.of = model, .type = SAC_KV_F16, .prefill = rounds},
@@ -736,14 +741,16 @@ static void plans_reach_pages_below(void **state)
     static struct planned want, got;
     struct plan_wish wish[] = {{.of = model,
                                 .type = SAC_KV_F16,
-                                .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"},
+                                .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32",
+                                .n_tok = N_TILES},
                                {.of = model, .type = SAC_KV_Q8, .prefill = blocks},
                                {.of = model, .type = SAC_KV_F16, .prefill = lines},
                                {.of = model, .type = SAC_KV_F16, .prefill = antidiagonals},
                                {.of = model, .type = SAC_KV_F16, .prefill = pooled}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
-        wish[i].fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
+        const size_t n_frame = wish[i].n_tok ? MORE_FRAMES : FEW_FRAMES;
+        wish[i].fast = n_frame * PAGE_TOK * DIM * 4;
         plan_prompt(&got, &wish[i], "cuda");
         assert_same_plan(&want, &got);
     }

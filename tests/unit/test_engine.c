@@ -344,10 +344,10 @@ static void a_step_takes_more_rows_with_more_threads(void **state)
     static const struct {
         const char *prefill;
         uint32_t n_thread, n_batch, want;
-    } t[] = {{"dense", 1, 0, 512},        {"dense", 5, 0, 512}, /* whole tiles of 256 rows */
-             {"dense", 6, 0, 768},        {"dense", 40, 0, 2048},     {"dense", 40, 16, 16},
-             {"auto", 6, 0, 768},         {"minference", 40, 0, 512}, /* its plans depend on where
-                                                                         chunks end */
+    } t[] = {{"dense", 1, 0, 512},        {"dense", 5, 0, 512}, /* whole tiles of 512 rows */
+             {"dense", 6, 0, 1024},       {"dense", 40, 0, 2048},     {"dense", 40, 16, 16},
+             {"auto", 6, 0, 1024},        {"minference", 40, 0, 512}, /* its plans depend on where
+                                                                        chunks end */
              {"minference", 40, 768, 768}};
     for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
         sac_engine *e = new_engine((sac_engine_params){.n_threads = t[i].n_thread,

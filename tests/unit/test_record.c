@@ -22,11 +22,11 @@
 #define N_KV     3u
 #define N_LAYER  30u
 #define DIM      64u
-#define PAGES    16u
+#define PAGES    24u
 
 static sac_model *model;
 static uint32_t n_vocab;
-static int32_t prompt[512];
+static int32_t prompt[PAGES * PAGE_TOK];
 
 static int load_model(void **state)
 {
@@ -36,7 +36,8 @@ static int load_model(void **state)
     const sac_model_info info = sac_model_get_info(model);
     n_vocab = info.n_vocab;
     /* Words of all sorts: neighbours that differ give attention something to choose. */
-    for (uint32_t i = 0; i < 512; i++) prompt[i] = (int32_t)(i * 7919u % 40000u + 500u);
+    for (uint32_t i = 0; i < PAGES * PAGE_TOK; i++)
+        prompt[i] = (int32_t)(i * 7919u % 40000u + 500u);
     return info.n_layer == N_LAYER && info.n_kv_head == N_KV && info.n_head == N_HEAD ? 0 : -1;
 }
 
@@ -391,7 +392,7 @@ static void weights_are_part_of_what_was_read(void **state)
     sac_engine *e =
         new_engine((sac_engine_params){.record = true, .prefill = prefill, .n_prefill = 1});
     double worst = 0, left = 0;
-    const sac_seq s = start(e, 256);
+    const sac_seq s = start(e, OP_SAMPLE_TILE);
     record_into(e, list);
     feed(e, s, 256, SAC_ROW_PROMPT, NULL);
     for (size_t i = 0; i < list->n; i++) {

@@ -16,7 +16,8 @@
 #define PIECES_MAX   8u  /* of a list, each of at least piece_least() tiles */
 #define FEW_HEADS    16u /* models with more query heads get longer pieces */
 #define MERGE_BLOCKS 8u  /* that merge the pieces of one list */
-#define ALIGN_PAGES  8u  /* dense lists are cut like lists of tiles of so many pages */
+#define ALIGN_PAGES  16u /* dense lists are cut like lists of tiles of up to so many pages */
+#define ALIGN_TILES  (ALIGN_PAGES / 2)
 /* From this position on no block has idle rows for heads that do not exist, if lists are for enough
  * rows. */
 #define FAR_TOK 4096u
@@ -170,7 +171,7 @@ __device__ __forceinline__ void list_lengths(struct prompt_list &l, const struct
 {
     const struct prompt_job &job = *b.job;
     if (!job.range) {
-        l.n_pair = b.page0 / ALIGN_PAGES * (ALIGN_PAGES / 2);
+        l.n_pair = b.page0 / ALIGN_PAGES * ALIGN_TILES;
         return;
     }
     const uint32_t list = list_index(b);
@@ -204,7 +205,8 @@ __device__ struct prompt_list list_of(const struct prompt_block &b)
     l.n_piece = l.len = 1;
     if (b.job->n_segment || b.call->window) return l;
     l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
-    const uint32_t alike = l.n_tile / 4 * 4; /* the same for all lists of these rows */
+    const uint32_t alike =
+        l.n_tile / ALIGN_TILES * ALIGN_TILES; /* the same for all lists of these rows */
     l.n_piece = min(PIECES_MAX, alike / piece_least(*b.job) + 1);
     l.len = (alike + l.n_piece - 1) / l.n_piece;
     return l;
@@ -244,7 +246,8 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
     const struct prompt_job &job = *b.job;
     struct prompt_walk w = {};
     const uint32_t last = (job.pos0 + job.n_row - 1) / PAGE_TOK; /* page of the run's last row */
-    const uint32_t most = l.n_tile / 4 * 4, begin = min(piece * l.len, most);
+    const uint32_t most = l.n_tile / ALIGN_TILES * ALIGN_TILES;
+    const uint32_t begin = min(piece * l.len, most);
     w.is_last = piece + 1 == l.n_piece;
     const uint32_t end = w.is_last ? l.n_tile : min(begin + l.len, most);
     const uint32_t pair = min(begin, l.n_pair);

@@ -2,9 +2,9 @@
  * each tile of OP_SAMPLE_TILE rows and query head, which keys are read, and with what weights.
  *
  * Launches of a layer:
- *  1. sample_sums_kernel: a block has a tile and up to two query heads of a KV head. It scores
- *     n_query sampled rows against the tile's own pages and some of the pages before it, and
- *     estimates each row's softmax denominator (start). Warps take pages in turn.
+ *  1. sample_sums_kernel: a block has a tile, up to two query heads of a KV head, and some of the
+ *     n_query sampled rows. It scores them against the tile's own pages and some of the pages
+ *     before it, and estimates each row's softmax denominator (start). Warps take pages in turn.
  *  2. survey_kernel (sample_survey.cuh, sample_wgmma.cuh): scores the sampled rows against all keys
  *     and decides for each key whether it is taken.
  *  3. sample_list_kernel: a block makes one list.
@@ -22,6 +22,7 @@
 #define SUM_WARPS   16u
 #define SUM_THREADS (SUM_WARPS * 32)
 #define SUM_HEADS   2u /* query heads of a KV head that a block sums together: keys are read once */
+#define SUM_FILL    2u /* blocks of a multiprocessor, at most, if samples are divided to have them */
 #define AUDIT_ROWS  16u /* query heads of a KV head that a block audits together */
 #define AUDIT_SPAN  16u /* pages of an audit's part, at least */
 #define AUDIT_PARTS 128u
@@ -61,40 +62,42 @@ static __device__ uint32_t sampled_row(const struct sample_call &c, const struct
 
 /* ---- Sums ---- */
 
-/* A block's query heads, all of one KV head. */
+/* A block's query heads, all of one KV head, and its samples of each: from sample0 on. */
 struct sum_block {
     struct sample_place p; /* of the first head */
-    uint32_t n_head;
+    uint32_t n_head, sample0, n_sample;
     /* In shared memory: */
-    uint8_t *query;      /* [n_head][n_query, D] */
-    struct exp_sum *own; /* [n_head][TILE_PAGES][n_query] */
-    float *part;         /* [n_head][SUM_WARPS][n_query], reuses the space of `own` */
-    float *base;         /* [n_head][n_query] */
+    uint8_t *query;      /* [n_head][n_sample, D] */
+    struct exp_sum *own; /* [n_head][TILE_PAGES][n_sample] */
+    float *part;         /* [n_head][SUM_WARPS][n_sample], reuses the space of `own` */
+    float *base;         /* [n_head][n_sample] */
 };
 
 /* Softmax sums of a head's sampled rows over one page of the tile itself; by a warp. */
 template <int F, int D>
 __device__ void sum_own(struct exp_sum *to, uint32_t query, const struct sample_call &c,
-                        const struct sample_place &p, uint32_t page)
+                        const struct sum_block &b, uint32_t page)
 {
+    const struct sample_place &p = b.p;
     constexpr int N = rows_size<F, D>::n;
     const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
     const uint32_t n_own = c.op.rows.pos + p.row0 + p.n_row - p.first;
-    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) to[r] = exp_sum_none();
+    for (uint32_t r = threadIdx.x % 32; r < b.n_sample; r += 32) to[r] = exp_sum_none();
     __syncwarp();
     if (page * PAGE_TOK >= n_own) return;
     for (int part = 0; part < rows_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
         const uint32_t t0 = part * N * 8;
         load_keys<F, D>(k, c.pages, p.kv_head, p.first / PAGE_TOK + page, t0);
-        for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+        for (uint32_t m = 0; m < b.n_sample / 16; m++) {
             float s[N][4];
             dots<F, D>(s, query, m, k);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const uint32_t r = m * 16 + i * 8 + g;
-                const uint32_t n_seen = c.op.rows.pos + sampled_row(c, p, r) - p.first + 1;
+                const uint32_t row = sampled_row(c, p, b.sample0 + r);
+                const uint32_t n_seen = c.op.rows.pos + row - p.first + 1;
                 float x[2 * N];
                 uint32_t seen = 0;
 #pragma unroll
@@ -110,15 +113,18 @@ __device__ void sum_own(struct exp_sum *to, uint32_t query, const struct sample_
     }
 }
 
-/* Adds a head's sums over some keys of a page before the tile, relative to base and times `weight`;
- * by a warp. */
+/* Adds a head's sums over some keys of a page before the tile, relative to its base and times
+ * `weight`; by a warp. */
 template <int F, int D, int N>
-__device__ void sum_keys(float *to, const float *base, uint32_t query, const struct sample_call &c,
+__device__ void sum_keys(const struct sum_block &b, uint32_t head, const struct sample_call &c,
                          const uint32_t (&k)[N][D / 16][2], float weight)
 {
     const float by = c.op.rows.scale * LOG2E;
+    const float *const base = b.base + head * b.n_sample;
+    float *const to = b.part + (head * SUM_WARPS + threadIdx.x / 32) * b.n_sample;
+    const uint32_t query = smem_address(b.query) + head * b.n_sample * (D * 2);
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-    for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+    for (uint32_t m = 0; m < b.n_sample / 16; m++) {
         float s[N][4], sum[2] = {0, 0};
         dots<F, D>(s, query, m, k);
         const float less[2] = {base[m * 16 + g], base[m * 16 + g + 8]};
@@ -141,10 +147,10 @@ __device__ void sum_before(const struct sum_block &b, const struct sample_call &
 {
     constexpr int N = rows_size<F, D>::n;
     const struct sample_tile t = c.tile[b.p.tile];
-    const uint32_t warp = threadIdx.x / 32, n_query = c.op.n_query;
+    const uint32_t warp = threadIdx.x / 32;
     for (uint32_t h = 0; h < b.n_head; h++)
-        for (uint32_t r = threadIdx.x % 32; r < n_query; r += 32)
-            b.part[(h * SUM_WARPS + warp) * n_query + r] = 0;
+        for (uint32_t r = threadIdx.x % 32; r < b.n_sample; r += 32)
+            b.part[(h * SUM_WARPS + warp) * b.n_sample + r] = 0;
     __syncwarp();
     for (uint32_t i = warp; i < t.n_sum; i += SUM_WARPS) {
         const bool is_far = i > 0 && i < t.n_far;
@@ -155,9 +161,7 @@ __device__ void sum_before(const struct sum_block &b, const struct sample_call &
             uint32_t k[N][D / 16][2];
             load_keys<F, D>(k, c.pages, b.p.kv_head, page, part * N * 8);
             for (uint32_t h = 0; h < b.n_head; h++)
-                sum_keys<F, D>(b.part + (h * SUM_WARPS + warp) * n_query, b.base + h * n_query,
-                               smem_address(b.query) + h * n_query * (D * 2), c, k,
-                               is_far ? t.weight : 1);
+                sum_keys<F, D>(b, h, c, k, is_far ? t.weight : 1);
         }
     }
 }
@@ -166,62 +170,69 @@ __device__ void sum_before(const struct sum_block &b, const struct sample_call &
 template <int F, int D>
 __device__ void pack_queries(const struct sum_block &b, const struct sample_call &c)
 {
-    const uint32_t n_query = c.op.n_query, n = n_query * (D / 8);
-    uint4 *const packed = (uint4 *)(c.op.query + b.p.list * n_query * D);
+    const uint32_t n = b.n_sample * (D / 8);
     for (uint32_t i = threadIdx.x; i < b.n_head * n; i += SUM_THREADS) {
         const uint32_t h = i / n, r = i % n / (D / 8), piece = i % (D / 8);
-        const float *q = rows_query<D>(c.op.rows, sampled_row(c, b.p, r), b.p.head + h);
+        const uint32_t sample = b.sample0 + r;
+        const float *q = rows_query<D>(c.op.rows, sampled_row(c, b.p, sample), b.p.head + h);
         const uint4 x = pack_piece<F, D>(q, piece);
-        const uint32_t at = h * n + query_at<D>(r, piece) / 16;
-        ((uint4 *)b.query)[at] = x;
-        packed[at] = survey_pack_piece<F, D>(q, piece, x);
+        uint4 *const packed = (uint4 *)(c.op.query + (b.p.list + h) * c.op.n_query * D);
+        ((uint4 *)b.query)[h * n + query_at<D>(r, piece) / 16] = x;
+        packed[query_at<D>(sample, piece) / 16] = survey_pack_piece<F, D>(q, piece, x);
     }
 }
 
 template <int F, int D> static size_t sums_bytes(uint32_t n_head, uint32_t n_query)
 {
-    static_assert(TILE_PAGES * sizeof(struct exp_sum) == SUM_WARPS * sizeof(float),
-                  "sums of pages before the tile lie in the place of its own");
-    return n_head * n_query * (D * 2 + SUM_WARPS * sizeof(float) + sizeof(float));
+    static_assert(TILE_PAGES * sizeof(struct exp_sum) >= SUM_WARPS * sizeof(float),
+                  "sums of pages before the tile reuse the space of its own");
+    return n_head * n_query * (D * 2 + TILE_PAGES * sizeof(struct exp_sum) + sizeof(float));
 }
+
+/* How sums are divided: a block has n_head query heads of a KV head, in n_group groups, and
+ * n_sample samples of each, in n_part parts. */
+struct sum_split {
+    uint32_t n_head, n_group, n_sample, n_part;
+};
 
 template <int F, int D>
 __global__ void __launch_bounds__(SUM_THREADS)
-    sample_sums_kernel(const struct sample_call c, uint32_t n_head)
+    sample_sums_kernel(const struct sample_call c, const struct sum_split cut)
 {
     kernel_begin();
-    const uint32_t n_query = c.op.n_query, n_part = (c.group + n_head - 1) / n_head;
-    const uint32_t first = blockIdx.x % n_part * n_head;
+    const uint32_t group = blockIdx.x / cut.n_part, first = group % cut.n_group * cut.n_head;
     struct sum_block b;
-    b.p = place_of(c, blockIdx.y, blockIdx.x / n_part * c.group + first);
-    b.n_head = min(n_head, c.group - first);
+    b.p = place_of(c, blockIdx.y, group / cut.n_group * c.group + first);
+    b.n_head = min(cut.n_head, c.group - first);
+    b.sample0 = blockIdx.x % cut.n_part * cut.n_sample;
+    b.n_sample = min(cut.n_sample, c.op.n_query - b.sample0);
     if (c.tile[b.p.tile].n_page == 0) return;
+    const uint32_t n = b.n_sample;
     b.query = kernel_shared();
-    b.own = (struct exp_sum *)(b.query + n_head * n_query * (D * 2));
+    b.own = (struct exp_sum *)(b.query + b.n_head * n * (D * 2));
     b.part = (float *)b.own;
-    b.base = b.part + n_head * SUM_WARPS * n_query;
+    b.base = (float *)(b.own + b.n_head * TILE_PAGES * n);
     pack_queries<F, D>(b, c);
     __syncthreads();
     for (uint32_t i = threadIdx.x / 32; i < b.n_head * TILE_PAGES; i += SUM_WARPS)
-        sum_own<F, D>(b.own + i * n_query,
-                      smem_address(b.query) + i / TILE_PAGES * n_query * (D * 2), c, b.p,
+        sum_own<F, D>(b.own + i * n, smem_address(b.query) + i / TILE_PAGES * n * (D * 2), c, b,
                       i % TILE_PAGES);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < b.n_head * n_query; i += SUM_THREADS) {
-        const struct exp_sum *own = b.own + i / n_query * TILE_PAGES * n_query + i % n_query;
+    for (uint32_t i = threadIdx.x; i < b.n_head * n; i += SUM_THREADS) {
+        const struct exp_sum *own = b.own + i / n * TILE_PAGES * n + i % n;
         struct exp_sum all = own[0];
-        for (uint32_t w = 1; w < TILE_PAGES; w++) all = power_sum_add(all, own[w * n_query]);
+        for (uint32_t w = 1; w < TILE_PAGES; w++) all = power_sum_add(all, own[w * n]);
         b.base[i] = all.max + log2f(all.sum);
     }
     __syncthreads();
     sum_before<F, D>(b, c);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < b.n_head * n_query; i += SUM_THREADS) {
-        const float *part = b.part + i / n_query * SUM_WARPS * n_query + i % n_query;
+    for (uint32_t i = threadIdx.x; i < b.n_head * n; i += SUM_THREADS) {
+        const float *part = b.part + i / n * SUM_WARPS * n + i % n;
         float all = 1;
-        for (uint32_t w = 0; w < SUM_WARPS; w++) all += part[w * n_query];
+        for (uint32_t w = 0; w < SUM_WARPS; w++) all += part[w * n];
         const float start = b.base[i] + log2f(all);
-        c.op.start[b.p.list * n_query + i] = start; /* the lists of heads are consecutive */
+        c.op.start[(b.p.list + i / n) * c.op.n_query + b.sample0 + i % n] = start;
         if (!isfinite(start)) list_fail(c.op.lists, b.p.kv_head);
     }
 }
@@ -514,23 +525,36 @@ template <int F, int D> static sac_status audit(struct cuda_device *d, const str
                         32, 0, *c, (uint32_t)D);
 }
 
+/* Blocks have fewer samples where all of them would not fit or would leave multiprocessors idle. */
+template <int F, int D>
+static struct sum_split sum_split_of(const struct cuda_device *d, const struct sample_call *c)
+{
+    const struct op_sample *op = &c->op;
+    const uint32_t n_head = min(c->group, SUM_HEADS), n_group = part_of(c->group, n_head);
+    const uint32_t n_block = op->rows.n_head / c->group * n_group * op->rows.n_tile;
+    uint32_t n_sample = op->n_query;
+    while (n_sample > OP_SURVEY_ROWS &&
+           (sums_bytes<F, D>(n_head, n_sample) > d->smem_max ||
+            n_block * part_of(op->n_query, n_sample) * 2 <= SUM_FILL * d->n_sm))
+        n_sample = part_of(n_sample, 2 * OP_SURVEY_ROWS) * OP_SURVEY_ROWS;
+    return {n_head, n_group, n_sample, part_of(op->n_query, n_sample)};
+}
+
 template <int F, int D> static sac_status launch(struct cuda_device *d, const struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
     const dim3 lists(op->rows.n_head, op->rows.n_tile);
     const uint32_t n_page = (op->rows.tile0 + op->rows.n_tile - 1) * TILE_PAGES;
-    uint32_t n_sum = min(c->group, SUM_HEADS);
-    while (n_sum > 1 && sums_bytes<F, D>(n_sum, op->n_query) > d->smem_max) n_sum--;
-    const size_t sums = sums_bytes<F, D>(n_sum, op->n_query);
+    const struct sum_split by = sum_split_of<F, D>(d, c);
+    const size_t sums = sums_bytes<F, D>(by.n_head, by.n_sample);
     if (n_page > 0 && !op->dense) {
         const struct survey_split cut = survey_split_of<F, D>(d, c);
         const size_t survey_smem_bytes = survey_bytes<F, D>(d, cut.n_set, op->n_query);
         const size_t least = sums > survey_smem_bytes ? sums : survey_smem_bytes;
         TRY(device_fits(d, least, "samples of so many rows, of heads of this size"));
-        TRY(queue_launch(
-            d, "sums of sampled rows", sample_sums_kernel<F, D>,
-            dim3(op->rows.n_head / c->group * part_of(c->group, n_sum), op->rows.n_tile),
-            SUM_THREADS, sums, *c, n_sum));
+        TRY(queue_launch(d, "sums of sampled rows", sample_sums_kernel<F, D>,
+                         dim3(op->rows.n_head / c->group * by.n_group * by.n_part, op->rows.n_tile),
+                         SUM_THREADS, sums, *c, by));
         TRY(queue_launch(d, "survey of keys", survey_kernel<F, D>, cut.n_column * cut.n_block,
                          SURVEY_THREADS, survey_smem_bytes, *c, cut));
     }
