@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "ops/cpu/detect.h"
+#include "ops/cpu/tile_config.h"
 
 #include <stddef.h>
 #include <unistd.h>
@@ -92,12 +93,6 @@ static void avx512_bf16(uint64_t n)
 #undef DOT
 }
 
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-};
-
 #define TILES_4(op)                                                                                \
     op " %%tmm4, %%tmm6, %%tmm0\n\t" op " %%tmm5, %%tmm6, %%tmm1\n\t" op                           \
        " %%tmm4, %%tmm7, %%tmm2\n\t" op " %%tmm5, %%tmm7, %%tmm3\n\t"
@@ -110,7 +105,7 @@ static struct tile_config full_tiles(void)
 {
     struct tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        c.colsb[i] = 64;
+        c.row_bytes[i] = 64;
         c.rows[i] = 16;
     }
     return c;

@@ -20,15 +20,12 @@
 #include "ops/quant.h"
 
 #include "base/half.h"
+#include "ops/weight_layout.h"
 
 #include <assert.h>
 #include <string.h>
 
 #define SUPER 256u /* elements of a super-block */
-
-/* The 16 levels of the non-linear 4-bit types. */
-static const int8_t iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
 
 static uint32_t load_u16(const uint8_t *p)
 {
@@ -139,8 +136,8 @@ static void row_iq4_nl(float *dst, const uint8_t *b, size_t n_block)
     for (size_t i = 0; i < n_block; i++, b += 18, dst += 32) {
         const float d = load_f16(b);
         for (uint32_t j = 0; j < 16; j++) {
-            dst[j] = d * (float)iq4_level[b[2 + j] & 15];
-            dst[j + 16] = d * (float)iq4_level[b[2 + j] >> 4];
+            dst[j] = d * (float)layout_iq4_level[b[2 + j] & 15];
+            dst[j + 16] = d * (float)layout_iq4_level[b[2 + j] >> 4];
         }
     }
 }
@@ -282,8 +279,8 @@ static void row_iq4_xs(float *dst, const uint8_t *b, size_t n_block)
             const float scale = d * (float)((low | (int)(high >> (2 * g) & 3u) << 4) - 32);
             const uint8_t *codes = b + 8 + g * 16;
             for (size_t j = 0; j < 16; j++) {
-                dst[g * 32 + j] = scale * (float)iq4_level[codes[j] & 15];
-                dst[g * 32 + j + 16] = scale * (float)iq4_level[codes[j] >> 4];
+                dst[g * 32 + j] = scale * (float)layout_iq4_level[codes[j] & 15];
+                dst[g * 32 + j + 16] = scale * (float)layout_iq4_level[codes[j] >> 4];
             }
         }
     }

@@ -7,13 +7,11 @@
 #define SAC_OPS_CPU_LINEAR_H
 
 #include "base/align.h"
+#include "ops/gelu.h"
 #include "ops/ops.h"
 #include "ops/weight_layout.h"
 
 #include <assert.h>
-
-#define LINEAR_SQRT_2_OVER_PI 0.79788456080286536f
-#define LINEAR_GELU_CUBIC     0.044715f
 
 static inline bool linear_is_glu(const struct op_linear *op)
 {

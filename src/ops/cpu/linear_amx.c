@@ -35,6 +35,7 @@
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_bf16.h"
+#include "ops/cpu/tile_config.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -82,12 +83,6 @@ struct job {
 };
 
 /* ---- Tile instructions ---- */
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
 
 #define TILE_CONFIG(config) __asm__ volatile("ldtilecfg %0" : : "m"(config))
 #define TILE_RELEASE()      __asm__ volatile("tilerelease")

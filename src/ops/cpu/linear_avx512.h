@@ -62,9 +62,8 @@ static inline __m512 linear_glu(enum linear_epilogue epilogue, __m512 gate, __m5
     __m512 s = gate;
     if (epilogue == LINEAR_GLU_GELU) {
         const __m512 g2 = _mm512_mul_ps(gate, gate);
-        const __m512 cubic =
-            _mm512_fmadd_ps(g2, _mm512_set1_ps(LINEAR_GELU_CUBIC), _mm512_set1_ps(1));
-        s = _mm512_mul_ps(_mm512_mul_ps(gate, cubic), _mm512_set1_ps(2 * LINEAR_SQRT_2_OVER_PI));
+        const __m512 cubic = _mm512_fmadd_ps(g2, _mm512_set1_ps(GELU_CUBIC), _mm512_set1_ps(1));
+        s = _mm512_mul_ps(_mm512_mul_ps(gate, cubic), _mm512_set1_ps(2 * GELU_SQRT_2_OVER_PI));
     }
     const __m512 e = linear_exp(_mm512_sub_ps(_mm512_setzero_ps(), s));
     const __m512 act = _mm512_div_ps(gate, _mm512_add_ps(e, _mm512_set1_ps(1)));

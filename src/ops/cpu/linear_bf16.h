@@ -97,11 +97,11 @@ INLINE void bf16_dense_pair(__m512 w[2], const uint8_t *p, const enum quant_type
  * and of 1 / x 6.1e-5: a quarter of what rounding to f16 adds, and less than that for bf16. */
 INLINE __m512 bf16_glu(const bool is_gelu, __m512 gate, __m512 up)
 {
-    const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
+    const float unit = -1.44269504f, gelu = unit * 2 * GELU_SQRT_2_OVER_PI;
     __m512 factor = _mm512_set1_ps(unit);
     if (is_gelu)
-        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate),
-                                 _mm512_set1_ps(gelu * LINEAR_GELU_CUBIC), _mm512_set1_ps(gelu));
+        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate), _mm512_set1_ps(gelu * GELU_CUBIC),
+                                 _mm512_set1_ps(gelu));
     const __m512 x = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_mul_ps(gate, factor));
     const __m512 e = _mm512_add_ps(math_exp2_cubic(x), _mm512_set1_ps(1));
     return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);

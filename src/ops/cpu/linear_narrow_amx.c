@@ -24,17 +24,12 @@
  * Inline assembly, because the compiler does not know what tile instructions read and write: every
  * one names its memory as an operand. */
 #include "ops/cpu/linear_narrow.h"
+#include "ops/cpu/tile_config.h"
 
 #define ROWS  NARROW_TILE_ROWS
 #define LAG   3u    /* iterations from unpacking codes to adding sums */
 #define RING  2u    /* blocks in flight between two stages */
 #define AHEAD 4096u /* prefetch distance in bytes */
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
 
 struct sums { /* [plane, row, output] */
     _Alignas(64) int32_t hi[ROWS][WEIGHT_GROUP];

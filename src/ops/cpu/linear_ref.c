@@ -68,7 +68,7 @@ static void dot_tile(float out[LANES], const float *x, const float *w, uint32_t 
 static float glu(enum linear_epilogue epilogue, float gate, float up)
 {
     if (epilogue == LINEAR_GLU_SILU) return gate / (1 + expf(-gate)) * up;
-    const float inner = LINEAR_SQRT_2_OVER_PI * (gate + LINEAR_GELU_CUBIC * gate * gate * gate);
+    const float inner = GELU_SQRT_2_OVER_PI * (gate + GELU_CUBIC * gate * gate * gate);
     return 0.5f * gate * (1 + tanhf(inner)) * up;
 }
 

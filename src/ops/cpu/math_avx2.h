@@ -5,6 +5,8 @@
 #ifndef SAC_OPS_CPU_MATH_AVX2_H
 #define SAC_OPS_CPU_MATH_AVX2_H
 
+#include "ops/gelu.h"
+
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -114,9 +116,9 @@ static inline __m256 math_silu(__m256 x)
 /* The tanh form: 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline __m256 math_gelu(__m256 x)
 {
-    const __m256 cubic = _mm256_mul_ps(_mm256_set1_ps(0.044715f), _mm256_mul_ps(x, x));
+    const __m256 cubic = _mm256_mul_ps(_mm256_set1_ps(GELU_CUBIC), _mm256_mul_ps(x, x));
     const __m256 u = _mm256_fmadd_ps(cubic, x, x);
-    return math_gate(x, _mm256_mul_ps(_mm256_set1_ps(2 * 0.79788456080286536f), u));
+    return math_gate(x, _mm256_mul_ps(_mm256_set1_ps(2 * GELU_SQRT_2_OVER_PI), u));
 }
 
 #endif

@@ -5,6 +5,8 @@
 #ifndef SAC_OPS_CPU_MATH_NEON_H
 #define SAC_OPS_CPU_MATH_NEON_H
 
+#include "ops/gelu.h"
+
 #include <arm_neon.h>
 #include <math.h>
 #include <stdint.h>
@@ -71,9 +73,9 @@ static inline float32x4_t math_silu(float32x4_t x)
 /* The tanh form: 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline float32x4_t math_gelu(float32x4_t x)
 {
-    const float32x4_t cubic = vmulq_n_f32(vmulq_f32(x, x), 0.044715f);
+    const float32x4_t cubic = vmulq_n_f32(vmulq_f32(x, x), GELU_CUBIC);
     const float32x4_t u = vfmaq_f32(x, cubic, x);
-    return math_gate(x, vmulq_n_f32(u, 2 * 0.79788456080286536f));
+    return math_gate(x, vmulq_n_f32(u, 2 * GELU_SQRT_2_OVER_PI));
 }
 
 #endif

@@ -6,6 +6,8 @@
 #ifndef SAC_OPS_CPU_TILES_H
 #define SAC_OPS_CPU_TILES_H
 
+#include "ops/cpu/tile_config.h"
+
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,12 +15,6 @@
 
 #define TILE_ROWS  16u
 #define TILE_BYTES 1024u
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
 
 /* clang-format off */
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)

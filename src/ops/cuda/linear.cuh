@@ -5,6 +5,7 @@
 
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/machine.cuh"
+#include "ops/gelu.h"
 #include "ops/weight_layout.h"
 
 #include <cuda_fp16.h>
@@ -347,7 +348,7 @@ static __device__ inline float linear_silu(float x)
 
 static __device__ inline float linear_gelu(float x)
 {
-    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1.0f + tanhf(GELU_SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
 }
 
 /* The output from a sum v, where y was `old`; `up` is the second sum of a GLU. */
