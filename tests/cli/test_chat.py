@@ -119,7 +119,7 @@ class Piped(unittest.TestCase):
         done = chat(["/nope", "/set", "/set speed 3", "/set config x", "/set top-p 7", "/set temp", "/file /no/such",
                      "/file", "/system", "/system Be brief.", "/system", "/help", "/quit", "never read"])
         for word in ("/nope", "'--speed'", "unknown option '--config'", "'7'", "0 to 1", "needs a value", "/no/such",
-                     "/file needs"):
+                     "/file needs", "there are predict ignore-eos temp top-k "):
             self.assertIn(word, done.stderr)
         self.assertIn("(no system message)", done.stdout)
         self.assertIn("Be brief.", done.stdout)
