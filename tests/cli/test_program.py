@@ -166,6 +166,7 @@ class Usage(unittest.TestCase):
             (("-c", "-1k"), ("'-1k'",)),
             (("-c", "8kb"), ("'8kb'", "whole number")),
             (("-c", "4194304k"), ("'4194304k'", "out of range")),
+            (("-c", "4096m"), ("'4096m'", "out of range")),
             (("-c", "-5"), ("'-5'", "out of range")),
             (("--quiet=maybe",), ("'maybe'",)),
             (("-n", "0"), ("'-n'",)),
@@ -175,6 +176,7 @@ class Usage(unittest.TestCase):
         ]:
             self.assert_usage_error(saccade("run", "-p", "x", *args), *words)
         self.assert_usage_error(saccade("eval", "patterns", "-m", "x", "-f", "x", "-c", "65537"), "'-c'", "65536")
+        self.assert_usage_error(saccade("eval", "patterns", "-m", "x", "-f", "x", "-c", "1m"), "1048576 tokens")
         self.assert_usage_error(saccade("run", "-m", "x"), "prompt is missing")
         self.assert_usage_error(saccade("run", "-m", "", "-p", "x"), "model is missing")
         self.assert_usage_error(saccade("run", "-p", "x", "--stop", ""), "'--stop'", "empty")
