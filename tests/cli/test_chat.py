@@ -127,6 +127,14 @@ class Piped(unittest.TestCase):
             self.assertIn(word, done.stdout)
         self.assertEqual(done.returncode, 0)
 
+    def test_questions_are_not_taken_for_a_document(self):
+        done = chat(["What is the capital of France?"], "-f", "-")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("option '-f': stdin has the questions", done.stderr)
+        done = chat(["/file -", "What is the capital of France?"], "--temp", "0", "-n", "8")
+        self.assertIn("/file -: stdin has the questions", done.stderr)
+        self.assertIn("Paris", done.stdout)
+
     def test_what_takes_nothing_does_nothing_with_more(self):
         done = chat(["What is the capital of France?", "/clear it", "/STATS now", "/regen"], "--temp", "0", "-n", "8")
         self.assertIn("/clear takes nothing behind it\n/stats takes nothing behind it\n", done.stderr)
