@@ -219,7 +219,9 @@ class Usage(unittest.TestCase):
     def test_a_file_of_options_is_told_of_its_lines(self):
         for text, line, *words in [("temp = 0\n\ntmp = 1\n", 3, "'--tmp'", "'--temp'"), ("temp = hot", 1, "'hot'", "number"),
                                    ("temp", 1, "needs a value"), ("quiet = maybe", 1, "'maybe'", "on nor off"),
-                                   ("# no\nconfig = x", 2, "names no other"), ("= 3", 1, "unknown option '--'")]:
+                                   ("# no\nconfig = x", 2, "names no other"), ("= 3", 1, "unknown option '--'"),
+                                   ("model x", 1, "'model x' is no 'name = value'"),
+                                   ("quiet\nmodel: x", 2, "'model: x' is no 'name = value'")]:
             path = self.config(text)
             self.assert_usage_error(saccade("run", "-p", "x", "--config", path), f"{path}:{line}: ", *words)
         self.assert_usage_error(saccade("run", "-p", "x", "--config", self.config(b"temp = 0\0")), "NUL")
