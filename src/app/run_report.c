@@ -76,7 +76,7 @@ static void print_timings(const struct run *r)
                 r->joined.method, 100 * r->joined.report.recomputed_share,
                 100 * r->joined.report.resident_share);
     if (r->gen.finish == SAC_FINISH_CANCELLED && t->n_predicted == 0) {
-        fprintf(stderr, "interrupted while %u tokens of the prompt were read\n", t->n_prompt);
+        fprintf(stderr, "interrupted while the prompt, %u tokens, was being read\n", t->n_prompt);
         return;
     }
     fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,

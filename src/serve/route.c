@@ -238,15 +238,17 @@ static sac_status tokenize(const struct route_call *call, struct strbuf *out, st
     return SAC_OK;
 }
 
-static sac_status read_tokens(const cJSON *list, int32_t *tok, struct refusal *ref)
+static sac_status read_tokens(const cJSON *list, uint32_t n_vocab, int32_t *tok,
+                              struct refusal *ref)
 {
     const cJSON *item;
     size_t n = 0;
     cJSON_ArrayForEach(item, list)
     {
-        if (!json_index(item, INT32_MAX, &tok[n++]))
+        if (!json_index(item, (int32_t)n_vocab - 1, &tok[n++]))
             return refusal_set(ref, REFUSAL_REQUEST, "tokens",
-                               "'tokens' holds something that is no token id");
+                               "'tokens' holds something that is no token id from 0 to %u",
+                               n_vocab - 1);
     }
     return SAC_OK;
 }
@@ -262,7 +264,8 @@ static sac_status detokenize(const struct route_call *call, struct strbuf *out, 
     const size_t n = (size_t)cJSON_GetArraySize(list);
     int32_t *tok = mem_calloc(n, sizeof *tok);
     if (!tok) return refusal_no_memory(ref);
-    sac_status status = read_tokens(list, tok, ref);
+    const uint32_t n_vocab = sac_model_get_info(call->context->rules.model).n_vocab;
+    sac_status status = read_tokens(list, n_vocab, tok, ref);
     if (status == SAC_OK) {
         status = sac_detokenize(call->context->rules.model, tok, n, true, &text, &bytes, &err);
         if (status != SAC_OK) status = refusal_of(ref, status, "tokens", err.msg);

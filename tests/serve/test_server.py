@@ -230,6 +230,10 @@ class Routes(unittest.TestCase):
         text = "Grüße, 世界 <|im_start|>"
         ids = server.answer("/tokenize", {"content": text})["tokens"]
         self.assertEqual(server.answer("/detokenize", {"tokens": ids})["content"], text)
+        for bad in (49152, -1, 1.5, "a"):
+            status, _, body = server.post("/detokenize", {"tokens": [ids[0], bad]})
+            self.assertEqual(status, 400)
+            self.assertIn("no token id from 0 to 49151", body["error"]["message"])
         pieces = server.answer("/tokenize", {"content": "a b", "with_pieces": True})["tokens"]
         self.assertEqual("".join(p["piece"] for p in pieces), "a b")
         plain = server.answer("/tokenize", {"content": text, "parse_special": False})["tokens"]
