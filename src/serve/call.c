@@ -103,7 +103,10 @@ static sac_status check_head(struct call *call)
         snprintf(ref->allowed, sizeof ref->allowed, "%s", allowed);
         return SAC_ERR_ARG;
     }
-    return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s", call->path);
+    return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s%s", call->path,
+                       strncmp(call->path, "/v1/v1/", 7) == 0
+                           ? ": this client adds /v1 itself, so its base URL goes without"
+                           : "");
 }
 
 /* The page is public: users enter their API key on it. */

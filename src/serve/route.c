@@ -394,6 +394,7 @@ static const struct route routes[] = {
     {"POST", "/completion", ROUTE_BODY, NULL, NULL, &llamacpp_completion_dialect},
     {"POST", "/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
     {"POST", "/v1/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
+    {"POST", "/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
     {"POST", "/v1/messages", ROUTE_BODY, NULL, NULL, &anthropic_messages_dialect},
     {"POST", "/v1/messages/count_tokens", ROUTE_BODY, NULL, count_tokens, NULL},
     {"GET", "/v1/attention/", ROUTE_REST, NULL, attention, NULL},

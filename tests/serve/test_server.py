@@ -255,6 +255,9 @@ class Routes(unittest.TestCase):
 
     def test_paths_and_methods(self):
         self.assertEqual(server.get("/nothing")[0], 404)
+        self.assertIn("base URL goes without", server.refusal(404, "/v1/v1/messages", {})["message"])
+        answer = server.answer("/responses", {"input": "Hi", "max_output_tokens": 2})
+        self.assertEqual(answer["object"], "response")
         for action in "save", "restore", "erase":
             error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
             self.assertIn("--slot-save-path", error["message"])
