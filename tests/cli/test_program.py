@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """The program as such: help, version, wrong usage, exit codes, a standard output that is gone."""
 import ctypes
+import json
 import os
 import pathlib
 import re
 import resource
 import subprocess
+import sys
 import tempfile
 import unittest
 
 import eval_dir
 from cli import BIN, BUILD, PATIENCE, ROOT, clean_env, commands, model_path, run_json, saccade
+
+sys.path.insert(0, str(ROOT / "tools"))
+import make_tiny  # noqa: E402
 
 
 class Usage(unittest.TestCase):
@@ -248,6 +253,17 @@ class Files(unittest.TestCase):
                 self.assertRegex(done.stderr, r"^saccade [a-z ]+: \S+\.txt has \d+ tokens.*512.*\n$")
         done = saccade("eval", "needle", "-m", model_path(), "--ctx", "4k", "-c", "1k")
         self.assertEqual(done.returncode, 2, done.stderr)
+
+    def test_perplexity_over_the_trained_context_and_beyond(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = f"{folder}/tiny.gguf"
+            make_tiny.write(model, make_tiny.Spec(context=128))
+            args = ("perplexity", "-m", model, "-f", str(ROOT / "docs" / "cli.md"), "--chunks", "1", "-o", "json", "-c")
+            whole, beyond = saccade(*args, "0"), saccade(*args, "256")
+        self.assertEqual((json.loads(whole.stdout)["n_ctx"], json.loads(beyond.stdout)["n_ctx"]), (128, 256))
+        words = "the context of 256 is beyond the 128 tokens that the model was trained with"
+        self.assertNotIn("beyond", whole.stderr)
+        self.assertIn(words, beyond.stderr)
 
     def test_missing_and_broken_models_name_themselves(self):
         done = saccade("run", "-m", "/no/such.gguf", "-p", "x")
