@@ -25,6 +25,11 @@ install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/saccade.h include/saccade_cache.h include/saccade_machine.h
         include/saccade_method.h include/saccade_tier.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# `cmake --install --prefix` may name another folder than the configuration.
+install(CODE "
+  file(READ \"${CMAKE_BINARY_DIR}/saccade.pc\" pc)
+  string(REGEX REPLACE \"^prefix=[^\\n]*\" \"prefix=\${CMAKE_INSTALL_PREFIX}\" pc \"\${pc}\")
+  file(WRITE \"${CMAKE_BINARY_DIR}/saccade.pc\" \"\${pc}\")")
 install(FILES ${CMAKE_BINARY_DIR}/saccade.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(TARGET saccade)
   install(TARGETS saccade RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -112,7 +112,7 @@ def main():
     methods = opt.methods.split() if opt.methods else list(seen)
     for m in [*methods, opt.yardstick]:
         if m not in seen:
-            sys.exit(f"no sample was answered by '{m}'; there are: {', '.join(seen)}")
+            sys.exit(f"no sample was answered by '{m}'; there are (for --methods and --yardstick): {', '.join(seen)}")
     if opt.yardstick not in methods:
         methods.insert(0, opt.yardstick)
     rows_by_task = common(table, methods, opt.ctx, opt.first)

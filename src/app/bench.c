@@ -12,11 +12,11 @@
 #include "app/setup.h"
 #include "app/setup_method.h"
 #include "app/setup_tier.h"
+#include "app/units.h"
 
 #include "base/workers.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,21 +146,22 @@ struct bench {
 
 /* ---- Options ---- */
 
-/* Parses "512,2048"; a usage error names the option and the mistake. */
+/* Parses "512,2k"; a usage error names the option and the mistake. */
 static int parse_list(const char *option, const char *text, uint32_t max, struct list *out)
 {
     *out = (struct list){0};
     for (const char *at = text;; at++) {
-        char *end;
-        errno = 0;
+        char word[32];
+        uint64_t v;
         at += strspn(at, " ");
-        const unsigned long v = strtoul(at, &end, 10);
-        if (at[0] < '0' || at[0] > '9' || (*end && *end != ','))
+        const char *end = at + strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(end - at), at);
+        if (!units_tokens(word, &v))
             return options_usage_error(
                 COMMAND, "option '%s': '%.60s' is not a list of whole numbers", option, text);
-        if (errno || v > max)
-            return options_usage_error(COMMAND, "option '%s': %.*s is out of range 0 to %u", option,
-                                       (int)(end - at), at, max);
+        if (v > max)
+            return options_usage_error(COMMAND, "option '%s': %s is out of range 0 to %u", option,
+                                       word, max);
         if (out->n == LIST_MAX)
             return options_usage_error(COMMAND, "option '%s': more than %u numbers", option,
                                        LIST_MAX);

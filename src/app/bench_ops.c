@@ -62,6 +62,17 @@ static bool is_wanted(const struct ops_options *opt, const sac_op *op)
            (!opt->shape || strstr(op->shape, opt->shape));
 }
 
+/* "linear, attn, ...": each name once, of which no other is a part. */
+static void name_ops(char *buf, size_t bytes)
+{
+    sac_op op;
+    size_t at = 0;
+    *buf = 0;
+    for (size_t i = 0; at < bytes && sac_op_at(i, &op); i++)
+        if (!strstr(buf, op.op))
+            at += (size_t)snprintf(buf + at, bytes - at, "%s%s", at ? ", " : "", op.op);
+}
+
 /* Refuses words that name no operation, and filters that select nothing. */
 static int check_filters(const struct ops_options *opt, size_t *out_n)
 {
@@ -73,8 +84,11 @@ static int check_filters(const struct ops_options *opt, size_t *out_n)
         bool known = false;
         snprintf(one, sizeof one, "%.*s", (int)strcspn(word, ","), word);
         for (size_t i = 0; !known && sac_op_at(i, &op); i++) known = list_names(one, &op);
-        if (!known)
-            return options_usage_error(COMMAND, "option '--ops': '%s' is no operation", one);
+        if (known) continue;
+        char all[256];
+        name_ops(all, sizeof all);
+        return options_usage_error(COMMAND, "option '--ops': '%s' is no operation: there are %s",
+                                   one, all);
     }
     for (size_t i = 0; sac_op_at(i, &op); i++) *out_n += is_wanted(opt, &op);
     if (*out_n == 0 && opt->shape)

@@ -42,7 +42,7 @@ struct serve_options {
     }
 
 static const struct option_spec target_specs[] = {
-    OPT("--base-url", OPTION_TEXT, base_url, "URL", "address of the server, without /v1",
+    OPT("--base-url", OPTION_TEXT, base_url, "URL", "address of the server, with or without /v1",
         .env = NULL),
     OPT("--backend", OPTION_CHOICE, backend, NULL, "route: /v1/completions or /v1/chat/completions",
         .env = NULL, .choices = "openai|openai-chat"), /* in the order of enum load_backend */

@@ -188,6 +188,9 @@ static int chat_all(struct chat_program *p)
         return options_usage_error(CHAT_COMMAND, "%s", err.msg);
     for (size_t i = 0; i < p->opt.files.n; i++) { /* a wrong name is reported at once */
         const char *name = p->opt.files.item[i];
+        if (strcmp(name, "-") == 0 && !isatty(STDIN_FILENO))
+            return options_usage_error(CHAT_COMMAND, "option '-f': stdin has the questions; "
+                                                     "'saccade run -f - -p TEXT' asks one");
         if (strcmp(name, "-") == 0 || access(name, R_OK) == 0) continue;
         fprintf(stderr, "saccade " CHAT_COMMAND ": cannot open %s: %s\n", name, strerror(errno));
         return EXIT_RUNTIME;

@@ -218,6 +218,18 @@ static const char *split_setting(const char *arg, char name[64])
     return bare[n + n_gap] ? bare + n + n_gap : NULL;
 }
 
+static void report_no_setting(const struct options *o)
+{
+    fprintf(stderr, "/set needs a name and a value, as in: /set temp 0.7; there are");
+    for (size_t g = 0; g < o->n_group; g++)
+        for (const struct option_spec *s = o->group[g].spec; s->names; s++) {
+            const char *name = strstr(s->names, "--");
+            if (name && s->type != OPTION_LIST)
+                fprintf(stderr, " %.*s", (int)strcspn(name + 2, " "), name + 2);
+        }
+    fprintf(stderr, "\n");
+}
+
 /* Sets a single-valued option of answers or sampling, named as on the command line. */
 static void command_set(struct chat *c, const char *arg)
 {
@@ -230,7 +242,7 @@ static void command_set(struct chat *c, const char *arg)
     const int32_t n_predict = c->s.n_predict;
     const char *value = split_setting(arg, name);
     if (!*arg)
-        fprintf(stderr, "/set needs a name and a value, as in: /set temp 0.7\n");
+        report_no_setting(&o);
     else if (strcmp(name, "--logit-bias") == 0 || strcmp(name, "--dry-sequence-breaker") == 0)
         /* Their strings would have to outlive this line. */
         fprintf(stderr, "%s is possible on the command line only\n", name);

@@ -117,6 +117,8 @@ static size_t cut_at(const char *text, size_t n_bytes, unsigned i, unsigned n)
 static sac_status read_text(const struct chat *c, struct strbuf *out, const struct wanted *w,
                             sac_error *err)
 {
+    if (strcmp(w->path.data, "-") == 0 && !line_editor_is_terminal(c->editor))
+        return error_set(err, SAC_ERR_ARG, "/file -: stdin has the questions");
     TRY(source_read(out, w->path.data, c->as_is, err));
     if (memchr(out->data, 0, out->n))
         return error_set(err, SAC_ERR_FORMAT, "%s holds a zero byte: not a text", w->path.data);

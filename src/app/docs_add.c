@@ -84,6 +84,7 @@ static sac_status open_engine(struct adding *a, sac_error *err)
     const sac_engine_params params =
         setup_engine_params(a->setup, n_most < n_ctx ? (uint32_t)n_most : n_ctx, 1);
     TRY(sac_engine_create(&a->engine, a->model, &params, err));
+    setup_warn_of_context(COMMAND, a->model, params.n_ctx);
     return setup_check_memory(COMMAND, a->engine, err);
 }
 

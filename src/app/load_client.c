@@ -345,6 +345,7 @@ static char *make_url(const struct load_target *t, const char *path)
     struct strbuf url = {0};
     size_t n = strlen(t->base_url);
     while (n && t->base_url[n - 1] == '/') n--;
+    if (n > 3 && memcmp(t->base_url + n - 3, "/v1", 3) == 0) n -= 3; /* as clients' base_url has */
     strbuf_add(&url, t->base_url, n);
     strbuf_adds(&url, path);
     return strbuf_detach(&url, NULL);

@@ -31,6 +31,10 @@ static bool read_line(const struct options *o, char *line, char why[256])
         snprintf(why, 256, "a file of options names no other");
         return false;
     }
+    if (!equals && strcspn(name, BLANK ":") < strlen(name)) {
+        snprintf(why, 256, "'%.60s' is no 'name = value'", name + 2);
+        return false;
+    }
     const char *value = equals ? trim(equals + 1) : options_is_flag(o, name) ? "on" : NULL;
     return options_set(o, name, strlen(name), value, why);
 }

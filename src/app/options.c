@@ -127,13 +127,16 @@ static bool parse_integer(const struct option_spec *s, const char *text, void *f
                       : wide                  ? 0x1p63
                                               : INT32_MAX;
     char *end;
-    uint64_t n_tok;
+    uint64_t n_tok, n_bytes;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     const bool is_tokens = s->tokens && units_tokens(text, &n_tok);
+    const bool is_size = s->unit_bytes && *end && units_bytes(text, &n_bytes);
     if (is_tokens) v = (long long)n_tok;
-    if (!is_tokens && (end == text || *end)) {
-        snprintf(why, 128, "is not a whole number");
+    if (is_size) v = (long long)((n_bytes + s->unit_bytes - 1) / s->unit_bytes);
+    if (!is_tokens && !is_size && (end == text || *end)) {
+        snprintf(why, 128, "is not a whole number%s%s", s->tokens ? ", such as 4096 or 32k" : "",
+                 s->unit_bytes ? ", nor a size such as 512M" : "");
         return false;
     }
     if (errno || (double)v < lo || (double)v > hi) {

@@ -40,6 +40,7 @@ struct option_spec {
     const char *choices; /* "f16|bf16|q8=q8_0": '=' adds an alternative spelling */
     double min, max;     /* of numbers, inclusive; both 0: the type's range */
     bool tokens;         /* OPTION_U32: "8k" is 8192 (units_tokens) */
+    uint32_t unit_bytes; /* OPTION_U32: a size in units of so many bytes; "20G" counts bytes */
 };
 
 struct option_group {

@@ -72,8 +72,10 @@ static void begin_mark(struct strbuf *out, enum passages_colours colours, unsign
 static void add_marked(struct strbuf *out, enum passages_colours colours, const char *s,
                        const struct passage *m)
 {
-    const size_t n = m->end - m->begin;
+    const size_t n_all = m->end - m->begin;
     const unsigned level = passages_level(m->share);
+    size_t n = n_all; /* without the line ends that follow, so that a label stays on its line */
+    while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == '\r' || s[n - 1] == '\f')) n--;
     begin_mark(out, colours, level, m);
     for (size_t i = 0; i < n;) {
         const char *end = memchr(s + i, '\n', n - i);
@@ -87,6 +89,7 @@ static void add_marked(struct strbuf *out, enum passages_colours colours, const 
     }
     strbuf_adds(out, colours == PASSAGES_PLAIN ? "]" : "\x1b[0m");
     if (colours != PASSAGES_PLAIN && m->page) strbuf_addf(out, " (page %u)", m->page);
+    add_clean(out, s + n, n_all - n);
 }
 
 /* The next character boundary at or after `at`. */

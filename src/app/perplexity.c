@@ -265,7 +265,7 @@ static sac_status run_chunks(struct perplexity *p, sac_error *err)
 static sac_status prepare(struct perplexity *p, sac_error *err)
 {
     p->n_vocab = sac_model_get_info(p->model).n_vocab;
-    p->n_ctx = p->setup.n_ctx;
+    p->n_ctx = p->setup.n_ctx ? p->setup.n_ctx : sac_model_get_info(p->model).n_ctx_train;
     p->n_score = p->n_ctx - 1 - p->n_ctx / 2;
     TRY(p->opt.compare ? read_base(p, err) : encode_text(p, err));
     p->first = p->n_ctx - 1 - p->n_score;
@@ -283,7 +283,9 @@ static sac_status prepare(struct perplexity *p, sac_error *err)
     if (slots > PARALLEL_MAX) slots = PARALLEL_MAX;
     p->n_slot = slots ? slots : 1;
     const sac_engine_params params = setup_engine_params(&p->setup, p->n_ctx, p->n_slot);
-    return sac_engine_create(&p->engine, p->model, &params, err);
+    TRY(sac_engine_create(&p->engine, p->model, &params, err));
+    setup_warn_of_context(COMMAND, p->model, p->n_ctx);
+    return setup_check_memory(COMMAND, p->engine, err);
 }
 
 /* ---- Results ---- */
@@ -453,7 +455,8 @@ static int run_all(struct perplexity *p)
     if (p->opt.compare == (p->opt.file != NULL))
         return options_usage_error(COMMAND, p->opt.compare ? "the base file holds the text: no -f"
                                                            : "a text is missing (-f FILE)");
-    if (p->setup.n_ctx < 4) return options_usage_error(COMMAND, "option '-c': at least 4");
+    if (p->setup.n_ctx > 0 && p->setup.n_ctx < 4)
+        return options_usage_error(COMMAND, "option '-c': at least 4");
     /* Before the model is loaded, to report a wrong name at once. */
     sac_status status = SAC_OK;
     if (p->opt.file) status = source_read(&p->text, p->opt.file, p->opt.raw, &err);

@@ -15,6 +15,7 @@
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static double planned_share(const sac_engine_stats *s)
 {
@@ -36,6 +37,32 @@ static void print_fallbacks(const sac_engine_stats *s)
                     reason[i].why);
 }
 
+/* What the methods read. A context below --sparse-min-ctx is read whole, which would otherwise look
+ * like a method that needs everything. */
+static void print_methods(const struct run *r, const sac_engine_stats *s)
+{
+    const sac_engine_params e = sac_engine_get_params(r->engine);
+    const sac_timings *t = &r->gen.timings;
+    const bool prefills = strcmp(e.prefill[0], "dense") != 0;
+    const bool decodes = strcmp(e.decode[0], "full") != 0;
+    if (s->reads.n_plan)
+        fprintf(
+            stderr,
+            "prefill  %5.1f %% of the attention computed, %.1f ms to choose, %llu of %llu lists "
+            "read everything\n",
+            100 * planned_share(s), (double)s->plan_us * 1e-3,
+            (unsigned long long)s->reads.n_plan_dense, (unsigned long long)s->reads.n_plan);
+    print_fallbacks(s);
+    if ((prefills || decodes) && t->n_cached + t->n_prompt + t->n_predicted < e.sparse_min_ctx)
+        fprintf(stderr,
+                "methods  not in force: a context below %u tokens is read whole "
+                "(--sparse-min-ctx)\n",
+                e.sparse_min_ctx);
+    else if (decodes && s->reads.n_tok_seen)
+        fprintf(stderr, "decode   %5.1f %% of the context read by %s\n",
+                100 * (double)s->reads.n_tok_read / (double)s->reads.n_tok_seen, e.decode[0]);
+}
+
 static void print_timings(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
@@ -49,21 +76,14 @@ static void print_timings(const struct run *r)
                 r->joined.method, 100 * r->joined.report.recomputed_share,
                 100 * r->joined.report.resident_share);
     if (r->gen.finish == SAC_FINISH_CANCELLED && t->n_predicted == 0) {
-        fprintf(stderr, "interrupted while %u tokens of the prompt were read\n", t->n_prompt);
+        fprintf(stderr, "interrupted while the prompt, %u tokens, was being read\n", t->n_prompt);
         return;
     }
     fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
             t->predicted_ms, t->predicted_per_s, generation_finish_name(r->gen.finish));
-    if (stats.reads.n_plan)
-        fprintf(
-            stderr,
-            "prefill  %5.1f %% of the attention computed, %.1f ms to choose, %llu of %llu lists "
-            "read everything\n",
-            100 * planned_share(&stats), (double)stats.plan_us * 1e-3,
-            (unsigned long long)stats.reads.n_plan_dense, (unsigned long long)stats.reads.n_plan);
-    print_fallbacks(&stats);
+    print_methods(r, &stats);
     fprintf(stderr, "first token after %.1f ms; KV %s used, %s planned\n", r->gen.ttft_ms,
             units_size(stats.kv_bytes_used, used), units_size(stats.kv_bytes, planned));
 }

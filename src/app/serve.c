@@ -18,6 +18,7 @@ struct serve_options {
     const char *host, *api_key_file, *cors_origins, *tls_key_file, *tls_cert_file, *alias;
     const char *template_name, *template_file;
     uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
+    int32_t n_predict;
     int64_t n_kv_tok;
     const char *store, *context, *cache_disk, *slot_dir;
     struct publisher_options events;
@@ -58,8 +59,8 @@ struct serve {
     }
 
 static const struct option_spec specs[] = {
-    OPT("--host", OPTION_TEXT, host, "NAME", "address to listen on; 0.0.0.0: all of this machine's",
-        .env = "HOST"),
+    OPT("--host", OPTION_TEXT, host, "NAME",
+        "address to listen on; 0.0.0.0: all of this machine's (default: 127.0.0.1)", .env = "HOST"),
     OPT("--port", OPTION_U32, port, "N", "port; 0: a free one, which is printed", .env = "PORT",
         .max = 65535),
     OPT("-np --parallel --max-num-seqs", OPTION_U32, n_seq, "N", "answers computed concurrently",
@@ -108,16 +109,17 @@ static const struct option_spec specs[] = {
         "folder of stored documents that requests add and name", .env = "DOCS"),
     OPT("--max-documents", OPTION_U32, n_doc, "N", "documents per prompt", .env = "MAX_DOCUMENTS",
         .min = 1, .max = 64),
-    OPT("--store-size", OPTION_U32, store_mib, "MIB",
-        "size of the store; the least recently used documents are removed first; 0: unlimited",
-        .env = "STORE_SIZE"),
+    OPT("--store-size", OPTION_U32, store_mib, "SIZE",
+        "size of the store in MiB, or with a unit (20G); the least recently used documents are "
+        "removed first; 0: unlimited",
+        .env = "STORE_SIZE", .unit_bytes = 1u << 20),
     OPT("--context", OPTION_TEXT, context, "SPEC",
         "how several documents are joined if a request does not say", .env = "CONTEXT"),
     OPT("--audit-rate", OPTION_F32, audit_share, "SHARE",
         "share of answers that are compared with dense attention, for the metrics",
         .env = "AUDIT_RATE", .min = 0, .max = 1),
-    OPT("--chat-template", OPTION_TEXT, template_name, "TEXT",
-        "chat template, or the name of a built-in one, instead of the model's",
+    OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
+        "name of a built-in template, or template text, to use instead of the model's own",
         .env = "CHAT_TEMPLATE"),
     OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "file with a chat template",
         .env = "CHAT_TEMPLATE_FILE"),
@@ -147,8 +149,9 @@ static const struct option_spec access_specs[] = {
 };
 
 static const struct option_spec limit_specs[] = {
-    OPT("-n --n-predict --max-predict", OPTION_U32, limits.n_predict, "N",
-        "maximum tokens of an answer; 0: up to the end of the context", .env = "N_PREDICT"),
+    OPT("-n --predict --n-predict --max-predict", OPTION_I32, n_predict, "N",
+        "maximum tokens of an answer; 0, -1: up to the end of the context", .env = "N_PREDICT",
+        .min = -1, .max = INT32_MAX),
     OPT("--max-prompt", OPTION_U32, limits.n_prompt, "N",
         "maximum tokens of a prompt; 0: the context length", .env = "MAX_PROMPT"),
     OPT("--queue", OPTION_U32, limits.n_queue, "N",
@@ -157,10 +160,12 @@ static const struct option_spec limit_specs[] = {
         .env = "MAX_CONNECTIONS", .min = 1, .max = 65536),
     OPT("--max-connections-per-address", OPTION_U32, limits.n_per_address, "N",
         "connections per address; 0: no limit", .env = "MAX_CONNECTIONS_PER_ADDRESS", .max = 65536),
-    OPT("--max-body", OPTION_U32, limits.body_bytes, "BYTES", "maximum bytes of a request's body",
-        .env = "MAX_BODY", .min = 1024, .max = 1u << 30),
-    OPT("--max-bodies", OPTION_U32, limits.bodies_mib, "MIB", "MiB of all bodies together",
-        .env = "MAX_BODIES", .min = 1, .max = 1u << 20),
+    OPT("--max-body", OPTION_U32, limits.body_bytes, "SIZE",
+        "maximum bytes of a request's body, or with a unit (32M)", .env = "MAX_BODY", .min = 1024,
+        .max = 1u << 30, .unit_bytes = 1),
+    OPT("--max-bodies", OPTION_U32, limits.bodies_mib, "SIZE",
+        "MiB of all bodies together, or with a unit (1G)", .env = "MAX_BODIES", .min = 1,
+        .max = 1u << 20, .unit_bytes = 1u << 20),
     OPT("--max-url", OPTION_U32, limits.url_bytes, "BYTES",
         "maximum bytes of a request's path and query", .env = "MAX_URL", .min = 256,
         .max = 1u << 20),
@@ -175,12 +180,13 @@ static const struct option_spec limit_specs[] = {
     OPT("--timeout", OPTION_U32, limits.idle_s, "S",
         "seconds that a connection may be idle or not read its answer", .env = "TIMEOUT", .min = 1,
         .max = 86400),
-    OPT("--max-unread", OPTION_U32, limits.unread_kib, "KIB",
-        "buffered bytes of a stream that its client does not read; more ends the stream",
-        .env = "MAX_UNREAD", .min = 16, .max = 1u << 20),
-    OPT("--max-readings", OPTION_U32, limits.readings_mib, "MIB",
-        "reading records kept for /v1/attention; the oldest are dropped", .env = "MAX_READINGS",
-        .max = 1u << 20),
+    OPT("--max-unread", OPTION_U32, limits.unread_kib, "SIZE",
+        "KiB, or with a unit (4M), of a stream that its client has not read; more ends the stream",
+        .env = "MAX_UNREAD", .min = 16, .max = 1u << 20, .unit_bytes = 1024),
+    OPT("--max-readings", OPTION_U32, limits.readings_mib, "SIZE",
+        "MiB, or with a unit (1G), of reading records kept for /v1/attention; the oldest are "
+        "dropped",
+        .env = "MAX_READINGS", .max = 1u << 20, .unit_bytes = 1u << 20),
     OPT("--threads-http", OPTION_U32, n_http_thread, "N", "HTTP threads", .env = "THREADS_HTTP",
         .min = 1, .max = 64),
     OPT("--sse-ping-interval", OPTION_U32, ping_s, "S",
@@ -293,6 +299,7 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->tls_cert_file = o->tls_cert_file;
     c->model_name = s->alias;
     c->limits = o->limits;
+    c->limits.n_predict = o->n_predict < 0 ? 0 : (uint32_t)o->n_predict;
     c->n_http_thread = o->n_http_thread;
     c->ping_s = o->ping_s;
     c->n_answer = o->n_seq;
@@ -318,8 +325,21 @@ static sac_status make_config(struct serve *s, sac_error *err)
                            err);
 }
 
+/* Reports a chat template that is unknown or broken now, not at each request. */
+static sac_status check_template(const struct serve *s, sac_error *err)
+{
+    if (!s->config.chat_template) return SAC_OK;
+    const sac_message message = {.role = "user", .content = "?"};
+    int32_t *tok = NULL;
+    size_t n;
+    TRY(prompt_chat(s->model, &message, 1, s->config.chat_template, &tok, &n, err));
+    sac_free(tok);
+    return SAC_OK;
+}
+
 static sac_status serve(struct serve *s, sac_error *err)
 {
+    TRY(check_template(s, err));
     TRY(create_engine(s, err));
     const sac_engine_params e = sac_engine_get_params(s->engine);
     fprintf(stderr, "saccade serve: %s at %s, %u answers of up to %u tokens at once\n", s->alias,

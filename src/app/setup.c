@@ -28,8 +28,9 @@ const struct option_spec setup_specs[] = {
     OPT("-m --model", OPTION_TEXT, model, "FILE",
         "GGUF file, or the name of a fetched model (folder: $SACCADE_MODELS)", .env = "MODEL"),
     OPT("-c --ctx-size --max-model-len", OPTION_U32, n_ctx, "N",
-        "context length in tokens (8k is 8192); 0: the model's trained length", .env = "CTX_SIZE",
-        .tokens = true),
+        "context length in tokens (8k is 8192); 0: the model's trained length, and of 'run' and "
+        "'docs add' no more than needed",
+        .env = "CTX_SIZE", .tokens = true),
     OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per available CPU",
         .env = "THREADS", .max = 4096),
     OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",

@@ -23,9 +23,11 @@ bool units_tokens(const char *text, uint64_t *out)
     char *end;
     errno = 0;
     const unsigned long long n = strtoull(text, &end, 10);
-    const bool is_k = *end == 'k' || *end == 'K';
-    if (!isdigit((unsigned char)*text) || errno || end[is_k] || n > UINT64_MAX >> 20) return false;
-    *out = is_k ? n * 1024 : n;
+    const int unit = tolower((unsigned char)*end);
+    const int shift = unit == 'k' ? 10 : unit == 'm' ? 20 : 0;
+    if (!isdigit((unsigned char)*text) || errno || end[shift != 0] || n > UINT64_MAX >> 20)
+        return false;
+    *out = n << shift;
     return true;
 }
 

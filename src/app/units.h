@@ -9,7 +9,7 @@
 #define UNITS_BYTES 24u
 const char *units_size(uint64_t bytes, char buf[UNITS_BYTES]);
 
-/* "4096" or "4k" (1k is 1024); false: not a number of tokens. */
+/* "4096", "4k" or "1m" (1,024 and 1,048,576); false: not a number of tokens. */
 bool units_tokens(const char *text, uint64_t *out);
 
 /* "40M" in bytes, with K, M, G or T (powers of 1024); false: not a size. */

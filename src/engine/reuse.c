@@ -298,12 +298,13 @@ const char *sac_reuse_end_text(sac_reuse_end end)
         [SAC_REUSE_OFF] = "no pages are kept for others to use",
         [SAC_REUSE_ALL] = "all that could be taken was there",
         [SAC_REUSE_SHORT] = "the prompt is no longer than a page",
-        [SAC_REUSE_NEW] = "no text that began so is kept",
-        [SAC_REUSE_DIFFERS] = "no text that went on so is kept",
+        [SAC_REUSE_NEW] = "no kept text begins like this one",
+        [SAC_REUSE_DIFFERS] = "the kept texts that begin like this one go on differently",
         [SAC_REUSE_METHOD] = "what a sparse prompt computes depends on all of it",
         [SAC_REUSE_QUERIES] = "a decode method wants the queries of more rows than there are",
         [SAC_REUSE_LOGITS] = "the logits of prompt rows are wanted",
-        [SAC_REUSE_PAST] = "the sequence goes on inside a page, or behind other than prompt rows",
+        [SAC_REUSE_PAST] =
+            "it goes on inside a page, or after documents, an answer or a loaded state",
     };
     return (unsigned)end < SAC_REUSE_ENDS ? text[end] : "unknown";
 }

@@ -105,7 +105,11 @@ static sac_status check_head(struct http_request *req)
         snprintf(error->allowed, sizeof error->allowed, "%s", allowed);
         return SAC_ERR_ARG;
     }
-    return api_error_set(error, API_ERROR_NOT_FOUND, NULL, "there is nothing at %.200s", req->path);
+    return api_error_set(error, API_ERROR_NOT_FOUND, NULL, "there is nothing at %.200s%s",
+                         req->path,
+                         strncmp(req->path, "/v1/v1/", 7) == 0
+                             ? ": this client adds /v1 itself, so its base URL goes without"
+                             : "");
 }
 
 /* The page is public: users enter their API key on it. */

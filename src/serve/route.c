@@ -242,15 +242,17 @@ static sac_status tokenize(const struct route_call *call, struct strbuf *out,
     return SAC_OK;
 }
 
-static sac_status read_tokens(const cJSON *list, int32_t *tok, struct api_error *error)
+static sac_status read_tokens(const cJSON *list, uint32_t n_vocab, int32_t *tok,
+                              struct api_error *error)
 {
     const cJSON *item;
     size_t n = 0;
     cJSON_ArrayForEach(item, list)
     {
-        if (!json_index(item, INT32_MAX, &tok[n++]))
+        if (!json_index(item, (int32_t)n_vocab - 1, &tok[n++]))
             return api_error_set(error, API_ERROR_REQUEST, "tokens",
-                                 "'tokens' holds something that is no token id");
+                               "'tokens' holds something that is no token id from 0 to %u",
+                               n_vocab - 1);
     }
     return SAC_OK;
 }
@@ -268,7 +270,8 @@ static sac_status detokenize(const struct route_call *call, struct strbuf *out,
     const size_t n = (size_t)cJSON_GetArraySize(list);
     int32_t *tok = mem_calloc(n, sizeof *tok);
     if (!tok) return api_error_no_memory(error);
-    sac_status status = read_tokens(list, tok, error);
+    const uint32_t n_vocab = sac_model_get_info(call->context->rules.model).n_vocab;
+    sac_status status = read_tokens(list, n_vocab, tok, error);
     if (status == SAC_OK) {
         status = sac_detokenize(call->context->rules.model, tok, n, true, &text, &bytes, &err);
         if (status != SAC_OK) status = api_error_of(error, status, "tokens", err.msg);
@@ -399,6 +402,7 @@ static const struct route routes[] = {
     {"POST", "/completion", ROUTE_BODY, NULL, NULL, &llamacpp_completion_dialect},
     {"POST", "/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
     {"POST", "/v1/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
+    {"POST", "/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
     {"POST", "/v1/messages", ROUTE_BODY, NULL, NULL, &anthropic_messages_dialect},
     {"POST", "/v1/messages/count_tokens", ROUTE_BODY, NULL, count_tokens, NULL},
     {"GET", "/v1/attention/", ROUTE_REST, NULL, attention, NULL},

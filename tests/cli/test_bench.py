@@ -151,9 +151,14 @@ class Bench(unittest.TestCase):
         self.assertEqual(found[1]["share_read"], 1)
         self.assertLess(found[2]["share_read"], 0.5)
 
+    def test_lengths_in_units(self):
+        self.assertEqual([r["test"] for r in rows("-p", "0", "-n", "1", "-r", "1", "-d", "1k")], ["tg1 @ d1024"])
+
     def test_wrong_usage(self):
         for args, words in [(("-p", "5x"), "option '-p': '5x' is not a list of whole numbers"),
                             (("-p", "5, 99999999"), "99999999 is out of range"),
+                            (("-p", "5kk"), "option '-p': '5kk' is not a list of whole numbers"),
+                            (("-d", "1k,9999m"), "option '-d': 9999m is out of range"),
                             (("-n", "1,,2"), "option '-n': '1,,2'"),
                             (("-d", "99999999999"), "option '-d': 99999999999 is out of range"),
                             (("-pg", "5"), "option '-pg': '5' is not of the form P,N"),
@@ -192,7 +197,7 @@ class Ops(unittest.TestCase):
             self.assertAlmostEqual(r["share"] * r["seconds"], r["seconds_limit"])
 
     def test_wrong_usage(self):
-        for args, words in [(("--ops", "linear,foo"), "'foo' is no operation"),
+        for args, words in [(("--ops", "linear,foo"), "'foo' is no operation: there are linear, attn, rmsnorm, rope, kv_write, seal; "),
                             (("--shape", "no such"), "no row of 'no such'"),
                             (("--ms", "0"), "option '--ms'")]:
             done = saccade("bench", "ops", *args)

@@ -119,13 +119,21 @@ class Piped(unittest.TestCase):
         done = chat(["/nope", "/set", "/set speed 3", "/set config x", "/set top-p 7", "/set temp", "/file /no/such",
                      "/file", "/system", "/system Be brief.", "/system", "/help", "/quit", "never read"])
         for word in ("/nope", "'--speed'", "unknown option '--config'", "'7'", "0 to 1", "needs a value", "/no/such",
-                     "/file needs"):
+                     "/file needs", "there are predict ignore-eos temp top-k "):
             self.assertIn(word, done.stderr)
         self.assertIn("(no system message)", done.stdout)
         self.assertIn("Be brief.", done.stdout)
         for word in ("/regen", "/stats", "/quit", "Ctrl-C"):
             self.assertIn(word, done.stdout)
         self.assertEqual(done.returncode, 0)
+
+    def test_questions_are_not_taken_for_a_document(self):
+        done = chat(["What is the capital of France?"], "-f", "-")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("option '-f': stdin has the questions", done.stderr)
+        done = chat(["/file -", "What is the capital of France?"], "--temp", "0", "-n", "8")
+        self.assertIn("/file -: stdin has the questions", done.stderr)
+        self.assertIn("Paris", done.stdout)
 
     def test_what_takes_nothing_does_nothing_with_more(self):
         done = chat(["What is the capital of France?", "/clear it", "/STATS now", "/regen"], "--temp", "0", "-n", "8")

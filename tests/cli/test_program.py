@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """The program as such: help, version, wrong usage, exit codes, a standard output that is gone."""
 import ctypes
+import json
 import os
 import pathlib
 import re
 import resource
 import subprocess
+import sys
 import tempfile
 import unittest
 
 import eval_dir
 from cli import BIN, BUILD, PATIENCE, ROOT, clean_env, commands, model_path, run_json, saccade
+
+sys.path.insert(0, str(ROOT / "tools"))
+import make_tiny  # noqa: E402
 
 
 class Usage(unittest.TestCase):
@@ -166,6 +171,7 @@ class Usage(unittest.TestCase):
             (("-c", "-1k"), ("'-1k'",)),
             (("-c", "8kb"), ("'8kb'", "whole number")),
             (("-c", "4194304k"), ("'4194304k'", "out of range")),
+            (("-c", "4096m"), ("'4096m'", "out of range")),
             (("-c", "-5"), ("'-5'", "out of range")),
             (("--quiet=maybe",), ("'maybe'",)),
             (("-n", "0"), ("'-n'",)),
@@ -175,6 +181,7 @@ class Usage(unittest.TestCase):
         ]:
             self.assert_usage_error(saccade("run", "-p", "x", *args), *words)
         self.assert_usage_error(saccade("eval", "patterns", "-m", "x", "-f", "x", "-c", "65537"), "'-c'", "65536")
+        self.assert_usage_error(saccade("eval", "patterns", "-m", "x", "-f", "x", "-c", "1m"), "1048576 tokens")
         self.assert_usage_error(saccade("run", "-m", "x"), "prompt is missing")
         self.assert_usage_error(saccade("run", "-m", "", "-p", "x"), "model is missing")
         self.assert_usage_error(saccade("run", "-p", "x", "--stop", ""), "'--stop'", "empty")
@@ -217,7 +224,9 @@ class Usage(unittest.TestCase):
     def test_a_file_of_options_is_told_of_its_lines(self):
         for text, line, *words in [("temp = 0\n\ntmp = 1\n", 3, "'--tmp'", "'--temp'"), ("temp = hot", 1, "'hot'", "number"),
                                    ("temp", 1, "needs a value"), ("quiet = maybe", 1, "'maybe'", "on nor off"),
-                                   ("# no\nconfig = x", 2, "names no other"), ("= 3", 1, "unknown option '--'")]:
+                                   ("# no\nconfig = x", 2, "names no other"), ("= 3", 1, "unknown option '--'"),
+                                   ("model x", 1, "'model x' is no 'name = value'"),
+                                   ("quiet\nmodel: x", 2, "'model: x' is no 'name = value'")]:
             path = self.config(text)
             self.assert_usage_error(saccade("run", "-p", "x", "--config", path), f"{path}:{line}: ", *words)
         self.assert_usage_error(saccade("run", "-p", "x", "--config", self.config(b"temp = 0\0")), "NUL")
@@ -244,6 +253,17 @@ class Files(unittest.TestCase):
                 self.assertRegex(done.stderr, r"^saccade [a-z ]+: \S+\.txt has \d+ tokens.*512.*\n$")
         done = saccade("eval", "needle", "-m", model_path(), "--ctx", "4k", "-c", "1k")
         self.assertEqual(done.returncode, 2, done.stderr)
+
+    def test_perplexity_over_the_trained_context_and_beyond(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = f"{folder}/tiny.gguf"
+            make_tiny.write(model, make_tiny.Spec(context=128))
+            args = ("perplexity", "-m", model, "-f", str(ROOT / "docs" / "cli.md"), "--chunks", "1", "-o", "json", "-c")
+            whole, beyond = saccade(*args, "0"), saccade(*args, "256")
+        self.assertEqual((json.loads(whole.stdout)["n_ctx"], json.loads(beyond.stdout)["n_ctx"]), (128, 256))
+        words = "the context of 256 is beyond the 128 tokens that the model was trained with"
+        self.assertNotIn("beyond", whole.stderr)
+        self.assertIn(words, beyond.stderr)
 
     def test_missing_and_broken_models_name_themselves(self):
         done = saccade("run", "-m", "/no/such.gguf", "-p", "x")

@@ -58,6 +58,11 @@ class Answers(unittest.TestCase):
         self.assertEqual(t["decode"]["chosen"], 64)
         told = saccade("run", "-m", model_path(), *text, *sparse).stderr
         self.assertIn("of the attention computed", told)
+        self.assertRegex(told, r"\ndecode +\d+\.\d % of the context read by streaming:budget=64\n")
+        told = saccade("run", "-m", model_path(), *text, "--decode", "streaming:budget=64").stderr
+        self.assertIn("not in force: a context below 2048 tokens is read whole", told)
+        self.assertNotIn("context read by", told)
+        self.assertNotIn("not in force", saccade("run", "-m", model_path(), *text).stderr)
         dense = run_json(*text)["timings"]
         self.assertEqual((dense["prefill"]["planned_share"], dense["decode"]["share_read"]), (1, 1))
 
@@ -473,7 +478,7 @@ class Refusals(unittest.TestCase):
         child.send_signal(signal.SIGINT)
         err = child.stderr.read().decode()
         self.assertEqual(child.wait(timeout=60), 130)
-        self.assertRegex(err, r"interrupted while 60\d\d tokens of the prompt were read\n$")
+        self.assertRegex(err, r"interrupted while the prompt, 60\d\d tokens, was being read\n$")
         self.assertNotIn("tokens/s", err)
         child.stdout.close()
         child.stderr.close()

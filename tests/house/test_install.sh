@@ -28,6 +28,14 @@ soname=$(readelf -d "$lib/libsaccade.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = "libsaccade.so.${version%%.*}" ] || fail "soname is $soname, version is $version"
 [ -s "$lib/libsaccade.so.$version" ] || fail "no libsaccade.so.$version"
 
+# Another folder than the configuration's: pkg-config leads there.
+cmake --install "$SACCADE_BUILD" --prefix "$destination/else where" >/dev/null
+pc=$(find "$destination/else where" -name saccade.pc)
+[ "$(PKG_CONFIG_SYSROOT_DIR="" PKG_CONFIG_PATH="${pc%/*}" pkg-config --variable=prefix saccade)" = "$destination/else where" ] ||
+    fail "saccade.pc of another --prefix: $(sed -n 1p "$pc")"
+rm -r "$destination/else where"
+DESTDIR=$destination cmake --install "$SACCADE_BUILD" >/dev/null # the manifest is that of the last one
+
 # Folders may have blanks in their names.
 told=$(make -n -C "${0%/*}/../.." install PREFIX="/a b" DESTDIR="/c d")
 for word in 'CMAKE_INSTALL_PREFIX="/a b"' 'DESTDIR="/c d"'; do

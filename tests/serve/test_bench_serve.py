@@ -201,9 +201,10 @@ class Loads(unittest.TestCase):
             self.assertIn("is not ttft:MS", done.stderr)
         self.assertEqual(saccade("bench", "serve", "--extra-body", "[1]").returncode, 2)
         self.assertEqual(saccade("bench", "serve", "--request-rate", "-1").returncode, 2)
-        done = saccade("bench", "serve", "--base-url", "http://127.0.0.1:1", "--num-prompts", "1")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("http://127.0.0.1:1/v1/models", done.stderr)
+        for end in ("", "/", "/v1", "/v1/"):
+            done = saccade("bench", "serve", "--base-url", "http://127.0.0.1:1" + end, "--num-prompts", "1")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("http://127.0.0.1:1/v1/models: ", done.stderr)
 
 
 class Ours(unittest.TestCase):

@@ -62,7 +62,7 @@ class CacheDisk(unittest.TestCase):
             self.assertGreaterEqual(disk, N_LONG)
             self.assertEqual(cached, disk)
             server.until(lambda: f"({cached} cached, {disk} of them from disk)" in server.text())
-            server.until(lambda: "cache: no text that went on so is kept" in server.text())
+            server.until(lambda: "cache: the kept texts that begin like this one go on differently" in server.text())
             text = server.get("/metrics", **key("a"))[2]
             self.assertRegex(text, rf"saccade_cache_disk_tokens_read_total{{.*}} {disk}\n")
             # Nobody else's: it is computed, and says the same.

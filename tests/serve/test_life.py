@@ -132,10 +132,20 @@ class Life(unittest.TestCase):
             t.join()
             self.assertIn('"unavailable_error"', got[0][2])
 
+    def test_sizes_with_units_and_answers_without_a_limit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            args = ("-n", "-1", "--max-body", "2k", "--max-bodies", "1G", "--max-unread", "1M", "--max-readings", "1.5M",
+                    "--store", folder, "--store-size", "20G", "--chat-template", "chatml")
+            with Server(*args, n_ctx=64) as s:
+                body = {"prompt": "a", "ignore_eos": True}
+                self.assertEqual(s.answer("/v1/completions", body)["usage"]["total_tokens"], 65)
+                self.assertEqual(s.post("/v1/completions", {"prompt": "a" * 2048})[0], 413)
+
     def test_wrong_options(self):
         for args, code in ((["--api-key-file", "/nonexistent"], 1), (["--ssl-key-file", "x"], 2),
                            (["--host", "no.such.host.invalid"], 1), (["--also-decode", "nix"], 2),
-                           (["-np", "0"], 2)):
+                           (["-np", "0"], 2), (["-n", "-2"], 2), (["--max-body", "2G"], 2), (["--store-size", "20X"], 2),
+                           (["--chat-template", "nix"], 2), (["--chat-template", "{{ x"], 1)):
             done = cli.saccade("serve", "-m", cli.model_path(), "--port", "0", *args)
             self.assertEqual(done.returncode, code, (args, done.stderr))
             self.assertTrue(done.stderr, args)

@@ -230,6 +230,10 @@ class Routes(unittest.TestCase):
         text = "Grüße, 世界 <|im_start|>"
         ids = server.answer("/tokenize", {"content": text})["tokens"]
         self.assertEqual(server.answer("/detokenize", {"tokens": ids})["content"], text)
+        for bad in (49152, -1, 1.5, "a"):
+            status, _, body = server.post("/detokenize", {"tokens": [ids[0], bad]})
+            self.assertEqual(status, 400)
+            self.assertIn("no token id from 0 to 49151", body["error"]["message"])
         pieces = server.answer("/tokenize", {"content": "a b", "with_pieces": True})["tokens"]
         self.assertEqual("".join(p["piece"] for p in pieces), "a b")
         plain = server.answer("/tokenize", {"content": text, "parse_special": False})["tokens"]
@@ -251,6 +255,9 @@ class Routes(unittest.TestCase):
 
     def test_paths_and_methods(self):
         self.assertEqual(server.get("/nothing")[0], 404)
+        self.assertIn("base URL goes without", server.refusal(404, "/v1/v1/messages", {})["message"])
+        answer = server.answer("/responses", {"input": "Hi", "max_output_tokens": 2})
+        self.assertEqual(answer["object"], "response")
         for action in "save", "restore", "erase":
             error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
             self.assertIn("--slot-save-path", error["message"])

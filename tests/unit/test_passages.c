@@ -246,6 +246,20 @@ static void test_coloured_text(void **state)
     }
 }
 
+static void test_page_label_stays_on_its_line(void **state)
+{
+    (void)state;
+    static const char text[] = "one.\n\ftwo.";
+    struct passage item[] = {{.begin = 0, .end = 6, .share = 0.9, .page = 1},
+                             {.begin = 6, .end = 10, .share = 0.1, .page = 2}};
+    const struct passages p = {.document = text, .n_bytes = sizeof text - 1, .item = item, .n = 2};
+    struct strbuf b = {0};
+    passages_print_text(&p, PASSAGES_16, &b);
+    assert_string_equal(b.data, "\x1b[97;41mone.\x1b[0m (page 1)\n"
+                                "\x1b[30;46mtwo.\x1b[0m (page 2)\n");
+    strbuf_deinit(&b);
+}
+
 static void test_page(void **state)
 {
     (void)state;
@@ -307,11 +321,17 @@ static void test_colour_depth(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_passages),         cmocka_unit_test(test_the_end),
-        cmocka_unit_test(test_two_documents),    cmocka_unit_test(test_changed_document),
-        cmocka_unit_test(test_borders_of_words), cmocka_unit_test(test_plain_text),
-        cmocka_unit_test(test_coloured_text),    cmocka_unit_test(test_page),
-        cmocka_unit_test(test_folding),          cmocka_unit_test(test_colour_depth),
+        cmocka_unit_test(test_passages),
+        cmocka_unit_test(test_the_end),
+        cmocka_unit_test(test_two_documents),
+        cmocka_unit_test(test_changed_document),
+        cmocka_unit_test(test_borders_of_words),
+        cmocka_unit_test(test_plain_text),
+        cmocka_unit_test(test_coloured_text),
+        cmocka_unit_test(test_page_label_stays_on_its_line),
+        cmocka_unit_test(test_page),
+        cmocka_unit_test(test_folding),
+        cmocka_unit_test(test_colour_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

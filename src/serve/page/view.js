@@ -146,5 +146,6 @@ function welcome() {
   return el("div.welcome", {}, el("h2", {}, "Ask about a long document, and see what was read"),
             el("p", {}, "Drop a file of any kind anywhere on this page and ask about it. Beside the answer you find the " +
                "document with the passages marked that the answer read, and how the answer changes when " +
-               "everything is read. The server keeps nothing of what you type and drop here."));
+               "everything is read. This tab alone keeps your chat; the server keeps " +
+               "what it computed of it in its cache, to answer the next question sooner."));
 }
