@@ -251,8 +251,8 @@ static sac_status read_tokens(const cJSON *list, uint32_t n_vocab, int32_t *tok,
     {
         if (!json_index(item, (int32_t)n_vocab - 1, &tok[n++]))
             return api_error_set(error, API_ERROR_REQUEST, "tokens",
-                               "'tokens' holds something that is no token id from 0 to %u",
-                               n_vocab - 1);
+                                 "'tokens' holds something that is no token id from 0 to %u",
+                                 n_vocab - 1);
     }
     return SAC_OK;
 }
