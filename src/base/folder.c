@@ -23,7 +23,7 @@ sac_status folder_make(const char *path, mode_t mode, sac_error *err)
     struct stat is;
     strbuf_adds(&copy, path);
     if (copy.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for %s", path);
-    if (copy.data) make_above(copy.data, mode);
+    if (copy.n) make_above(copy.data, mode); /* nothing is above "" */
     strbuf_deinit(&copy);
     int why = mkdir(path, mode) == 0 ? 0 : errno;
     if (why == EEXIST && stat(path, &is) == 0) why = S_ISDIR(is.st_mode) ? 0 : ENOTDIR;

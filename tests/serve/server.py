@@ -127,6 +127,14 @@ class Server:
                 n += sum(int(q, 16) for q in queues.split(":"))
         return n
 
+    def n_connection(self):
+        """Connections that the server has accepted and not closed: its sockets, but for the one it listens at."""
+        folder, n = pathlib.Path(f"/proc/{self.process.pid}/fd"), 0
+        for fd in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                n += os.readlink(fd).startswith("socket:")
+        return n - 1
+
     def cpu_s(self):
         """What the server has computed: unlike time, the same beside other work."""
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

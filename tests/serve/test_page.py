@@ -3,6 +3,7 @@
 and import; nothing but the server is asked, and what a model writes cannot run."""
 import base64
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -59,7 +60,8 @@ def setUpModule():
         options.add_argument(argument)
     options.add_experimental_option("prefs", {"download.default_directory": downloads.name})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    # Where Chromium leaves files of its own, even if it ends as it should.
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER, env={**os.environ, "TMPDIR": downloads.name}))
     browser.get(server.url)
     until(lambda: one("#model").text)
 
