@@ -388,6 +388,7 @@ int eval_fidelity_main(struct eval_fidelity *f, int argc, char **argv)
         .summary = f->summary,
         .group = groups,
         .n_group = f->sweep ? 3 : 2,
+        .need = eval_run_needs,
     };
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;

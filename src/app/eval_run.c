@@ -83,6 +83,10 @@ const struct option_spec eval_run_specs[] = {
     {0},
 };
 
+/* Methods come in --methods; a default for other commands is none of an evaluation. */
+const struct option_need eval_run_needs[] = {
+    {"--prefill", "--matrix"}, {"--decode", "--matrix"}, {"--budget", ""}, {"--mass", ""}, {0}};
+
 const struct option_spec eval_run_haystack_specs[] = {
     OPT("--haystack", OPTION_TEXT, haystack_file, "FILE",
         "text in which the needles are hidden (default: generated prose)", .env = NULL),
@@ -472,6 +476,9 @@ int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
         code = options_usage_error(r->command, "option '--decode-rows': %s", err.msg);
     if (code == OPTIONS_GO_ON && r->raw && r->chat_template)
         code = options_usage_error(r->command, "--raw cannot be combined with --chat-template");
+    if (code == OPTIONS_GO_ON && r->gold_history && maker->single_turn)
+        code = options_usage_error(
+            r->command, "--gold-history is for conversations: these samples have one question");
     if (code == OPTIONS_GO_ON) {
         interrupt_install();
         code = run_session(s, maker);

@@ -28,6 +28,8 @@ struct eval_run {
 /* Option tables for struct eval_run: of all commands, and of those with a haystack. */
 extern const struct option_spec eval_run_specs[];
 extern const struct option_spec eval_run_haystack_specs[];
+/* For struct options, of evaluations that take --methods. */
+extern const struct option_need eval_run_needs[];
 
 struct eval_run eval_run_default(const char *command);
 void eval_run_deinit(struct eval_run *r);
