@@ -38,6 +38,10 @@ void eval_run_deinit(struct eval_run *r);
  * OPTIONS_GO_ON or an exit code. */
 int eval_run_list_only(const char *command, const struct setup *setup);
 
+/* Prints the list of choices_add_whole, of rows below --sparse-min-ctx, to stderr, if it has any:
+ * they are of dense attention. */
+void eval_run_note_whole(const struct strbuf *list, const char *command, const struct setup *setup);
+
 /* "4k,8192": lengths, 1k is 1,024; `otherwise` is the default. Returns OPTIONS_GO_ON or an exit
  * code. */
 #define EVAL_CTX_MAX 32u
