@@ -61,11 +61,11 @@ static const struct option_spec specs[] = {
     OPT("--depth-fill", OPTION_CHOICE, fill, NULL,
         "how the context of --depth is filled: computed, or noise, which only costs the time to "
         "store it and allows any length; output after noise is meaningless",
-        .env = NULL, .choices = "computed|noise"),
+        .env = NULL, .choices = "computed|noise", .needs = "-d"),
     OPT("--depth-own", OPTION_FLAG, depth_own, NULL,
         "give each sequence of --decode-batch its own context of other tokens; without it they "
         "share one, like several answers to one prompt",
-        .env = NULL),
+        .env = NULL, .needs = "-d"),
     OPT("-r --repetitions", OPTION_U32, n_rep, "N", "repetitions of each test", .env = NULL,
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",

@@ -70,7 +70,7 @@ static const struct option_spec load_specs[] = {
         .max = 1e6),
     OPT("--burstiness", OPTION_F32, burstiness, "F",
         "1: a Poisson process; less: bursts; more: more regular", .env = NULL, .min = 0.001,
-        .max = 1e6),
+        .max = 1e6, .needs = "--request-rate"),
     OPT("--max-concurrency", OPTION_U32, n_running_max, "N",
         "maximum concurrent requests, others are held back; 0: no limit", .env = NULL,
         .max = 65536),
@@ -85,17 +85,17 @@ static const struct option_spec load_specs[] = {
     OPT("--prefix-len --random-prefix-len", OPTION_U32, n_prefix_tok, "N",
         "tokens of a prefix that chats share", .env = NULL, .max = 1u << 24),
     OPT("--num-prefixes", OPTION_U32, n_prefix, "N", "different shared prefixes, used in turn",
-        .env = NULL, .min = 1, .max = 1u << 20),
+        .env = NULL, .min = 1, .max = 1u << 20, .needs = "--prefix-len"),
     OPT("--num-turns", OPTION_U32, n_turn, "N",
         "turns of a chat; each contains the previous turns and their answers", .env = NULL,
         .min = 1, .max = 1000),
     OPT("--think-time", OPTION_F32, think_s, "S", "seconds between an answer and the next turn",
-        .env = NULL, .max = 86400),
+        .env = NULL, .max = 86400, .needs = "--num-turns"),
     OPT("--text", OPTION_TEXT, text, "FILE",
         "text whose passages form the prompts (default: common words, one token each)",
         .env = NULL),
     OPT("--bytes-per-token", OPTION_F32, bytes_per_tok, "F", "bytes per token of that text",
-        .env = NULL, .min = 0.1, .max = 1000),
+        .env = NULL, .min = 0.1, .max = 1000, .needs = "--text"),
     OPT("--num-warmups", OPTION_U32, n_warm, "N", "warm-up requests, which do not count",
         .env = NULL, .max = 1000),
     {0},
@@ -299,6 +299,8 @@ int bench_serve(int argc, char **argv)
     int code = options_parse(&o, argc, argv);
     if (code == OPTIONS_GO_ON) code = parse_goodput(&goodput, &opt.goodput);
     if (code == OPTIONS_GO_ON) code = check_extra(opt.extra_body);
+    if (code == OPTIONS_GO_ON && opt.detailed && opt.format != OUTPUT_JSON)
+        code = options_usage_error(COMMAND, "--save-detailed needs -o json");
     if (code != OPTIONS_GO_ON) return code;
     interrupt_install();
     sac_error err = {0};

@@ -39,8 +39,9 @@ static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "document that precedes the first question; repeatable", .env = NULL),
     OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
-    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
-    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT",
+        .needs = "--docs"),
+    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL, .needs = "--docs"),
     OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
@@ -182,8 +183,6 @@ static int chat_all(struct chat_program *p)
         return options_usage_error(CHAT_COMMAND, "option '-n': 0 tokens are no answer");
     if (question_parse(&c->s.rows_wanted, p->opt.rows, &err) != SAC_OK)
         return options_usage_error(CHAT_COMMAND, "option '--decode-rows': %s", err.msg);
-    if (p->opt.context && !p->opt.docs)
-        return options_usage_error(CHAT_COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (p->opt.docs && joined_check(p->opt.docs, p->opt.context, &err) != SAC_OK)
         return options_usage_error(CHAT_COMMAND, "%s", err.msg);
     for (size_t i = 0; i < p->opt.files.n; i++) { /* a wrong name is reported at once */

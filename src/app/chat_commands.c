@@ -237,7 +237,7 @@ static void command_set(struct chat *c, const char *arg)
         {"Answers", own_specs, &c->s},
         {"Sampling", setup_sampling_specs, &c->s.sampling},
     };
-    const struct options o = {.command = CHAT_COMMAND, .group = groups, .n_group = 2};
+    struct options o = {.command = CHAT_COMMAND, .group = groups, .n_group = 2};
     char name[64], why[256];
     const int32_t n_predict = c->s.n_predict;
     const char *value = split_setting(arg, name);

@@ -339,6 +339,8 @@ int eval_cmd_docs(int argc, char **argv)
                                           .user = e};
     const struct option_group groups[] = {{"Questions", specs, &e->opt},
                                           {"Model", setup_specs, &e->setup}};
+    /* Decode methods come in --methods. */
+    static const struct option_need needs[] = {{"--decode", ""}, {0}};
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
@@ -348,6 +350,7 @@ int eval_cmd_docs(int argc, char **argv)
             "first token and its parts, and the distance to the first method.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
+        .need = needs,
     };
     int code = options_parse(&o, argc, argv);
     e->asking.keep = e->opt.keep;

@@ -269,6 +269,17 @@ static sac_status refuse_idle(const struct session *s, sac_error *err)
     return status;
 }
 
+static void note_whole(const struct session *s)
+{
+    struct strbuf whole = {0};
+    for (uint32_t c = 0; c < s->n_ctx; c++)
+        for (uint32_t i = 0; i < s->subjects.n && s->ctx[c] <= s->setup.sparse_min_ctx; i++)
+            choices_add_whole(&whole, s->row[c * s->subjects.n + i].share_read,
+                              s->subjects.item[i].name, s->ctx[c]);
+    eval_run_note_whole(&whole, s->command, &s->setup);
+    strbuf_deinit(&whole);
+}
+
 /* ---- The run ---- */
 
 static bool on_progress(void *user, double share)
@@ -357,6 +368,7 @@ static int run_all(struct session *s)
     if (status == SAC_OK) status = report(s, &engine, &err);
     if (status == SAC_OK && s->opt.out)
         status = provenance_write(s->opt.out, &s->setup, s->model, &engine, &err);
+    if (status == SAC_OK) note_whole(s);
     if (status == SAC_OK) status = refuse_idle(s, &err);
     return status == SAC_OK ? EXIT_OK : setup_failed(s->command, status, err.msg);
 }
@@ -388,6 +400,7 @@ int eval_fidelity_main(struct eval_fidelity *f, int argc, char **argv)
         .summary = f->summary,
         .group = groups,
         .n_group = f->sweep ? 3 : 2,
+        .need = eval_run_needs,
     };
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;

@@ -111,6 +111,7 @@ int eval_cmd_jsonl(int argc, char **argv)
                    "scores the answers as the suite does. The whole file is checked first.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
+        .need = eval_run_needs,
         .operand = &path,
         .operand_max = 1,
     };

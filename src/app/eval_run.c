@@ -83,6 +83,10 @@ const struct option_spec eval_run_specs[] = {
     {0},
 };
 
+/* Methods come in --methods; a default for other commands is none of an evaluation. */
+const struct option_need eval_run_needs[] = {
+    {"--prefill", "--matrix"}, {"--decode", "--matrix"}, {"--budget", ""}, {"--mass", ""}, {0}};
+
 const struct option_spec eval_run_haystack_specs[] = {
     OPT("--haystack", OPTION_TEXT, haystack_file, "FILE",
         "text in which the needles are hidden (default: generated prose)", .env = NULL),
@@ -327,6 +331,27 @@ static sac_status refuse_idle(const struct session *s, sac_error *err)
     return status;
 }
 
+void eval_run_note_whole(const struct strbuf *list, const char *command, const struct setup *setup)
+{
+    if (list->n > 0 && !list->failed)
+        fprintf(stderr,
+                "saccade %s: contexts below --sparse-min-ctx (%u) are read whole, so these rows "
+                "are of dense attention: %s\n",
+                command, setup->sparse_min_ctx, list->data);
+}
+
+static void note_whole(const struct session *s)
+{
+    struct strbuf whole = {0};
+    for (size_t i = 0; i < s->summary.n; i++) {
+        const struct summary_row *row = &s->summary.row[i];
+        if (row->ctx <= s->r->setup.sparse_min_ctx && !(row->planned_share < 1))
+            choices_add_whole(&whole, row->share_read, row->method, row->ctx);
+    }
+    eval_run_note_whole(&whole, s->r->command, &s->r->setup);
+    strbuf_deinit(&whole);
+}
+
 /* Sized for --parallel samples at once, each as long as the longest. */
 static sac_status create_engine(struct session *s, uint32_t n_ctx, bool single_turn, sac_error *err)
 {
@@ -419,6 +444,7 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     if (status == SAC_OK && r->out) status = write_summary(s, &err);
     if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     const int printed = print_summary(s);
+    note_whole(s);
     if (!stopped) status = refuse_idle(s, &err);
     if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     return stopped ? EXIT_INTERRUPTED : printed;
@@ -472,6 +498,9 @@ int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
         code = options_usage_error(r->command, "option '--decode-rows': %s", err.msg);
     if (code == OPTIONS_GO_ON && r->raw && r->chat_template)
         code = options_usage_error(r->command, "--raw cannot be combined with --chat-template");
+    if (code == OPTIONS_GO_ON && r->gold_history && maker->single_turn)
+        code = options_usage_error(
+            r->command, "--gold-history is for conversations: these samples have one question");
     if (code == OPTIONS_GO_ON) {
         interrupt_install();
         code = run_session(s, maker);

@@ -28,6 +28,8 @@ struct eval_run {
 /* Option tables for struct eval_run: of all commands, and of those with a haystack. */
 extern const struct option_spec eval_run_specs[];
 extern const struct option_spec eval_run_haystack_specs[];
+/* For struct options, of evaluations that take --methods. */
+extern const struct option_need eval_run_needs[];
 
 struct eval_run eval_run_default(const char *command);
 void eval_run_deinit(struct eval_run *r);
@@ -35,6 +37,10 @@ void eval_run_deinit(struct eval_run *r);
 /* Refuses --decode, --prefill and their parameters, which --methods would override. Returns
  * OPTIONS_GO_ON or an exit code. */
 int eval_run_list_only(const char *command, const struct setup *setup);
+
+/* Prints the list of choices_add_whole, of rows below --sparse-min-ctx, to stderr, if it has any:
+ * they are of dense attention. */
+void eval_run_note_whole(const struct strbuf *list, const char *command, const struct setup *setup);
 
 /* "4k,8192": lengths, 1k is 1,024; `otherwise` is the default. Returns OPTIONS_GO_ON or an exit
  * code. */

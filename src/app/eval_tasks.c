@@ -25,6 +25,7 @@ static int parse(struct eval_run *r, const struct option_group *group, size_t n_
         .summary = summary,
         .group = group,
         .n_group = n_group,
+        .need = eval_run_needs,
     };
     return options_parse(&o, argc, argv);
 }
@@ -46,7 +47,7 @@ static const struct option_spec needle_specs[] = {
     OPT("--depths", OPTION_TEXT, depths, "LIST",
         "depths of the needle, in percent of the text, comma-separated", .env = NULL),
     OPT("--kind", OPTION_CHOICE, kind, NULL, "what is hidden: a number, or a sentence",
-        .choices = "number|sentence"),
+        .choices = "number|sentence", .without = "--needle"),
     OPT("--needles", OPTION_U32, n_needle, "N",
         "hide N needles, the first at the depth, the others evenly spaced after it, and ask for "
         "all",

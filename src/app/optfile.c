@@ -22,7 +22,7 @@ static char *trim(char *text)
 }
 
 /* A name alone sets a flag. */
-static bool read_line(const struct options *o, char *line, char why[256])
+static bool read_line(struct options *o, char *line, char why[256])
 {
     char name[80], *equals = strchr(line, '=');
     if (equals) *equals = 0;
@@ -39,7 +39,7 @@ static bool read_line(const struct options *o, char *line, char why[256])
     return options_set(o, name, strlen(name), value, why);
 }
 
-sac_status optfile_read(const struct options *o, const char *path, sac_error *err)
+sac_status optfile_read(struct options *o, const char *path, sac_error *err)
 {
     static struct strbuf text;
     char why[256];

@@ -9,6 +9,6 @@
 /* Applies the options in a file. SAC_ERR_ARG with "FILE:LINE: reason" for an invalid line, or the
  * error of reading it. Values are borrowed from the file's text, which lives until the next
  * call. */
-sac_status optfile_read(const struct options *o, const char *path, sac_error *err);
+sac_status optfile_read(struct options *o, const char *path, sac_error *err);
 
 #endif

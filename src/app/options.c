@@ -4,7 +4,7 @@
  * Not getopt or argp, because users in this field type `-ctk q8` and `-sys TEXT`, which both would
  * parse as bundled letters.
  *
- * Not here: whether options fit together, which the command checks. */
+ * Not here: whether the values of options fit together, which the command checks. */
 #include "app/options.h"
 
 #include "app/app.h"
@@ -30,7 +30,10 @@ struct found {
     const struct option_spec *spec;
     void *field;
     const void *target; /* of its group */
+    size_t at;          /* in options.given */
 };
+
+static const char elsewhere[] = ""; /* in options.given: by the environment or the file */
 
 /* Options of every command; their target is struct options. The file of options has no variable,
  * since most commands would not know all its options. */
@@ -208,11 +211,12 @@ static bool parse_value(const struct option_spec *s, const char *text, void *fie
     return false;
 }
 
-static bool read_environment(const struct options *o, char why[256])
+static bool read_environment(struct options *o, char why[256])
 {
     struct option_group group;
+    size_t at = 0;
     for (size_t g = 0; options_group(o, g, &group); g++)
-        for (const struct option_spec *s = group.spec; s->names; s++) {
+        for (const struct option_spec *s = group.spec; s->names; s++, at++) {
             char name[64], bad[128];
             snprintf(name, sizeof name, ENV_PREFIX "%s", s->env ? s->env : "");
             const char *text = s->env ? getenv(name) : NULL;
@@ -221,6 +225,8 @@ static bool read_environment(const struct options *o, char why[256])
                 snprintf(why, 256, "%s: '%.60s' %s", name, text, bad);
                 return false;
             }
+            assert(at < OPTIONS_MAX);
+            o->given[at] = elsewhere;
         }
     return true;
 }
@@ -319,10 +325,11 @@ static void print_help(const struct options *o)
 static struct found find_option(const struct options *o, const char *arg, size_t n)
 {
     struct option_group group;
+    size_t at = 0;
     for (size_t g = 0; options_group(o, g, &group); g++)
-        for (const struct option_spec *s = group.spec; s->names; s++)
+        for (const struct option_spec *s = group.spec; s->names; s++, at++)
             if (has_word(s->names, " ", arg, n))
-                return (struct found){s, (char *)group.target + s->offset, group.target};
+                return (struct found){s, (char *)group.target + s->offset, group.target, at};
     return (struct found){0};
 }
 
@@ -358,7 +365,7 @@ static void find_near(const struct options *o, const char *name, size_t n_name,
     suggest_hint(&near, hint);
 }
 
-bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
+bool options_set(struct options *o, const char *name, size_t n_name, const char *value,
                  char why[256])
 {
     const struct found f = find_option(o, name, n_name);
@@ -374,9 +381,13 @@ bool options_set(const struct options *o, const char *name, size_t n_name, const
         snprintf(why, 256, "option '%.*s' needs a value", (int)n_name, name);
         return false;
     }
-    if (parse_value(f.spec, value, f.field, bad)) return true;
-    snprintf(why, 256, "option '%.*s': '%.60s' %s", (int)n_name, name, value, bad);
-    return false;
+    if (!parse_value(f.spec, value, f.field, bad)) {
+        snprintf(why, 256, "option '%.*s': '%.60s' %s", (int)n_name, name, value, bad);
+        return false;
+    }
+    assert(f.at < OPTIONS_MAX);
+    o->given[f.at] = elsewhere;
+    return true;
 }
 
 /* Handles an option of another program; false if it is unknown, or not possible here (`why` is
@@ -413,7 +424,9 @@ static bool read_option(struct options *o, int argc, char **argv, int *i, char w
         else if (*i + 1 < argc)
             value = argv[++*i];
     }
-    return options_set(o, arg, n_name, value, why);
+    if (!options_set(o, arg, n_name, value, why)) return false;
+    o->given[f.at] = arg;
+    return true;
 }
 
 /* Reports an unexpected operand, possibly a misspelled sub-command. */
@@ -447,7 +460,7 @@ static const char *find_config(const struct options *o, int argc, char **argv)
 }
 
 /* Returns OPTIONS_GO_ON or the exit code. */
-static int read_config(const struct options *o, const char *path)
+static int read_config(struct options *o, const char *path)
 {
     sac_error err;
     const sac_status status = path ? optfile_read(o, path, &err) : SAC_OK;
@@ -457,12 +470,105 @@ static int read_config(const struct options *o, const char *path)
     return EXIT_RUNTIME;
 }
 
+/* ---- Options that need others, or exclude them ---- */
+
+/* Fields of such options: all types but lists. */
+static size_t field_bytes(const struct option_spec *s)
+{
+    static const size_t bytes[] = {
+        [OPTION_FLAG] = sizeof(bool),    [OPTION_TEXT] = sizeof(char *),
+        [OPTION_CHOICE] = sizeof(int),   [OPTION_I32] = sizeof(int32_t),
+        [OPTION_U32] = sizeof(uint32_t), [OPTION_I64] = sizeof(int64_t),
+        [OPTION_F32] = sizeof(float),
+    };
+    assert(s->type != OPTION_LIST);
+    return bytes[s->type];
+}
+
+static const char *needs_of(const struct options *o, const struct option_spec *s, bool *told)
+{
+    *told = s->told;
+    for (const struct option_need *n = o->need; n && n->option; n++)
+        if (has_word(s->names, " ", n->option, strlen(n->option))) {
+            *told = true;
+            return n->needs;
+        }
+    return s->needs;
+}
+
+/* Whether any of "--docs|--store" is given, and no flag that is off. */
+static bool is_given(const struct options *o, const char *names)
+{
+    size_t n;
+    for (const char *w = next_word(names, "|", &n); w; w = next_word(w + n, "|", &n)) {
+        const struct found f = find_option(o, w, n);
+        if (f.spec && o->given[f.at] && (f.spec->type != OPTION_FLAG || *(bool *)f.field))
+            return true;
+    }
+    return false;
+}
+
+/* "--docs NAME,NAME or --store DIR", of the options that the command has. */
+static void format_needs(const struct options *o, const char *names, char *buf, size_t bytes)
+{
+    size_t n, at = 0;
+    for (const char *w = next_word(names, "|", &n); w; w = next_word(w + n, "|", &n)) {
+        const struct found f = find_option(o, w, n);
+        if (!f.spec) continue;
+        at += (size_t)snprintf(buf + at, bytes - at, "%s%.*s%s%s", at ? " or " : "", (int)n, w,
+                               f.spec->arg ? " " : "", f.spec->arg ? f.spec->arg : "");
+        assert(at < bytes);
+    }
+}
+
+/* Notes the defaults, [OPTIONS_MAX], for drop_idle. */
+static void note_defaults(const struct options *o, uint64_t *was)
+{
+    struct option_group group;
+    size_t at = 0;
+    bool told;
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++, at++)
+            if (needs_of(o, s, &told) || s->without)
+                memcpy(&was[at], (const char *)group.target + s->offset, field_bytes(s));
+}
+
+/* Returns options without an effect to their defaults; one that is an argument is an error. In the
+ * order of the tables, so that what needs such an option must follow it there. */
+static int drop_idle(struct options *o, const uint64_t *was)
+{
+    struct option_group group;
+    size_t at = 0;
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++, at++) {
+            bool told;
+            const char *needs = needs_of(o, s, &told), *given = o->given[at];
+            const bool lacks = needs && !is_given(o, needs);
+            if (!given || (!lacks && !(s->without && is_given(o, s->without)))) continue;
+            const int n = (int)strcspn(given, "=");
+            char text[160];
+            if (*given && told) continue;
+            if (*given && lacks) {
+                format_needs(o, needs, text, sizeof text);
+                return options_usage_error(o->command, "%.*s needs %s", n, given, text);
+            }
+            if (*given)
+                return options_usage_error(o->command, "%.*s cannot be combined with %s", n, given,
+                                           s->without);
+            memcpy((char *)group.target + s->offset, &was[at], field_bytes(s));
+            o->given[at] = NULL;
+        }
+    return OPTIONS_GO_ON;
+}
+
 int options_parse(struct options *o, int argc, char **argv)
 {
     char why[256];
+    uint64_t was[OPTIONS_MAX];
     bool only_operands = false;
     o->common = (struct option_group){"Options", common_specs, o};
     o->n_operand = 0;
+    note_defaults(o, was);
     if (argc > 1 && strcmp(argv[1], COMPLETE_WORDS) == 0) {
         complete_options(o, argc - 2, argv + 2);
         return EXIT_OK;
@@ -485,5 +591,5 @@ int options_parse(struct options *o, int argc, char **argv)
             return options_usage_error(o->command, "%s", why);
         }
     }
-    return OPTIONS_GO_ON;
+    return drop_idle(o, was);
 }

@@ -5,7 +5,11 @@
  * An option may be spelled `-x V`, `--long V` or `--long=V`; one dash and several letters (`-ctk
  * V`) is a name like any other, so letters are never bundled. An argument beats the environment
  * variable SACCADE_ARG_<env>, which beats the file of `--config`, which beats the default. The last
- * use of an option counts. */
+ * use of an option counts.
+ *
+ * An option may need another, or exclude one. Where such an option has no effect, it is an error as
+ * an argument, since the user asked for what will not happen. From the environment or the file it
+ * is not applied, because these hold the defaults of many commands. */
 #ifndef SAC_APP_OPTIONS_H
 #define SAC_APP_OPTIONS_H
 
@@ -41,7 +45,17 @@ struct option_spec {
     double min, max;     /* of numbers, inclusive; both 0: the type's range */
     bool tokens;         /* OPTION_U32: "8k" is 8192 (units_tokens) */
     uint32_t unit_bytes; /* OPTION_U32: a size in units of so many bytes; "20G" counts bytes */
+    const char *needs;   /* "--docs|--store": has no effect without one of these; NULL: none */
+    const char *without; /* "--raw": has no effect with this one; NULL: none */
+    bool told;           /* the command reports it as an argument, with more to say */
 };
+
+/* Replaces `needs` of an option in a command, which then reports it as an argument. */
+struct option_need {
+    const char *option, *needs; /* needs: as above, or "": never has an effect here */
+};
+
+#define OPTIONS_MAX 192u /* of a command */
 
 struct option_group {
     const char *title;              /* "Sampling" */
@@ -63,7 +77,10 @@ struct options {
     const void *watch;    /* the target of a group, or NULL */
     const char *watched;  /* out: the last option of that group given, or NULL */
     const char *config;   /* out: the file of options (optfile.h), or NULL */
-    struct option_group common; /* internal: options of every command */
+    const struct option_need *need; /* ends with {0}; NULL: none */
+    const char *given[OPTIONS_MAX]; /* internal: per option of all groups in order, the argument
+                                       that gives it, "" if another source does, or NULL */
+    struct option_group common;     /* internal: options of every command */
 };
 
 #define OPTIONS_CONFIG "--config"
@@ -79,7 +96,7 @@ int options_parse(struct options *o, int argc, char **argv);
 
 /* Sets an option by one of its names; false: the reason is in `why`. Strings are borrowed, so
  * `value` must outlive the target. */
-bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
+bool options_set(struct options *o, const char *name, size_t n_name, const char *value,
                  char why[256]);
 
 /* Prints "saccade COMMAND: ..." and a hint at --help to stderr; returns EXIT_USAGE. */

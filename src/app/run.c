@@ -29,8 +29,9 @@ static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "document that precedes the prompt; - is stdin; repeatable", .env = NULL),
     OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
-    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
-    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT",
+        .needs = "--docs"),
+    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL, .needs = "--docs"),
     OPT("--save-state", OPTION_TEXT, save_state, "FILE",
         "save what was computed for the documents to FILE, for other questions; without -p the "
         "command stops there",
@@ -42,12 +43,12 @@ static const struct option_spec specs[] = {
     OPT("--raw --no-chat -no-cnv --no-conversation", OPTION_FLAG, raw, NULL,
         "complete the text as it is, without a chat template; documents byte for byte",
         .env = NULL),
-    OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
+    OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL, .needs = "-f"),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
         "name of a built-in template, or template text, to use instead of the model's own",
-        .env = "CHAT_TEMPLATE"),
+        .env = "CHAT_TEMPLATE", .without = "--raw", .told = true),
     OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "file with a chat template",
-        .env = "CHAT_TEMPLATE_FILE"),
+        .env = "CHAT_TEMPLATE_FILE", .without = "--raw", .told = true),
     OPT("-e --escape", OPTION_FLAG, escape, NULL,
         "interpret \\n \\r \\t \\\" \\' \\\\ and \\xNN in -p, -sys and --stop", .env = NULL),
     OPT("-n --predict --n-predict --max-tokens", OPTION_I32, n_predict, "N",
@@ -127,8 +128,6 @@ static int check_options(struct run *r)
     if (r->opt.docs && (r->opt.load_state || r->opt.save_state))
         return options_usage_error(RUN_COMMAND,
                                    "--docs cannot be combined with --save-state or --load-state");
-    if (r->opt.context && !r->opt.docs)
-        return options_usage_error(RUN_COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (r->opt.docs && joined_check(r->opt.docs, r->opt.context, &err) != SAC_OK)
         return options_usage_error(RUN_COMMAND, "%s", err.msg);
     if (question_parse(&r->rows, r->opt.rows, &err) != SAC_OK)

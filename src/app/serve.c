@@ -72,19 +72,21 @@ static const struct option_spec specs[] = {
         "compute each prompt in full, even if it shares a prefix with an earlier one",
         .env = "NO_PREFIX_CACHE"),
     OPT("--cache-disk", OPTION_TEXT, cache_disk, "PATH:SIZE",
-        "folder for computed prompts, and its size; they survive a restart", .env = "CACHE_DISK"),
+        "folder for computed prompts, and its size; they survive a restart", .env = "CACHE_DISK",
+        .without = "--no-prefix-cache"),
     OPT("--kv-events", OPTION_TEXT, events.endpoint, "ENDPOINT",
         "publish what the cache of prompts holds, as vLLM's KV events over ZeroMQ, for routers; "
         "such as tcp://*:5557",
-        .env = "KV_EVENTS"),
+        .env = "KV_EVENTS", .without = "--no-prefix-cache"),
     OPT("--kv-events-topic", OPTION_TEXT, events.topic, "TOPIC",
-        "topic of these events; llm-d expects kv@ADDRESS:PORT@MODEL", .env = "KV_EVENTS_TOPIC"),
+        "topic of these events; llm-d expects kv@ADDRESS:PORT@MODEL", .env = "KV_EVENTS_TOPIC",
+        .needs = "--kv-events"),
     OPT("--kv-events-replay", OPTION_TEXT, events.replay, "ENDPOINT",
         "where routers get events that they missed; such as tcp://*:5558",
-        .env = "KV_EVENTS_REPLAY"),
+        .env = "KV_EVENTS_REPLAY", .needs = "--kv-events"),
     OPT("--kv-events-buffer", OPTION_U32, events.n_kept, "N",
         "messages that are kept for --kv-events-replay", .env = "KV_EVENTS_BUFFER", .min = 1,
-        .max = 1u << 24),
+        .max = 1u << 24, .needs = "--kv-events-replay"),
     OPT("--slot-save-path", OPTION_TEXT, slot_dir, "DIR",
         "folder for slots that clients save and restore (/slots/ID?action=save)",
         .env = "SLOT_SAVE_PATH"),
@@ -94,7 +96,7 @@ static const struct option_spec specs[] = {
         "vector of a text: the mean of its tokens' hidden states, the last's, the first's (cls), "
         "or "
         "all of them; only with --embeddings",
-        .env = "POOLING", .choices = POOLINGS),
+        .env = "POOLING", .choices = POOLINGS, .needs = "--embeddings"),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "model name in answers; default: its file's", .env = "ALIAS"),
     OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
@@ -108,13 +110,14 @@ static const struct option_spec specs[] = {
     OPT("--store", OPTION_TEXT, store, "DIR",
         "folder of stored documents that requests add and name", .env = "DOCS"),
     OPT("--max-documents", OPTION_U32, n_doc, "N", "documents per prompt", .env = "MAX_DOCUMENTS",
-        .min = 1, .max = 64),
+        .min = 1, .max = 64, .needs = "--store"),
     OPT("--store-size", OPTION_U32, store_mib, "SIZE",
         "size of the store in MiB, or with a unit (20G); the least recently used documents are "
         "removed first; 0: unlimited",
-        .env = "STORE_SIZE", .unit_bytes = 1u << 20),
+        .env = "STORE_SIZE", .unit_bytes = 1u << 20, .needs = "--store"),
     OPT("--context", OPTION_TEXT, context, "SPEC",
-        "how several documents are joined if a request does not say", .env = "CONTEXT"),
+        "how several documents are joined if a request does not say", .env = "CONTEXT",
+        .needs = "--store"),
     OPT("--audit-rate", OPTION_F32, audit_share, "SHARE",
         "share of answers that are compared with dense attention, for the metrics",
         .env = "AUDIT_RATE", .min = 0, .max = 1),
@@ -143,7 +146,7 @@ static const struct option_spec access_specs[] = {
     OPT("--log-format", OPTION_CHOICE, log_format, NULL, "format of the request log on stderr",
         .env = "LOG_FORMAT", .choices = "text|json"),
     OPT("--log-prompts", OPTION_FLAG, log_prompts, NULL, "include prompts in the log",
-        .env = "LOG_PROMPTS"),
+        .env = "LOG_PROMPTS", .without = "--quiet"),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "do not log requests", .env = NULL),
     {0},
 };
@@ -350,9 +353,6 @@ static sac_status serve(struct serve *s, sac_error *err)
 static int check_cache(struct serve *s)
 {
     if (!s->opt.cache_disk) return OPTIONS_GO_ON;
-    if (s->opt.no_prefix_cache)
-        return options_usage_error(COMMAND,
-                                   "--cache-disk cannot be combined with --no-prefix-cache");
     return pathsize_parse(&(struct pathsize){.command = COMMAND,
                                              .option = "--cache-disk",
                                              .form = "PATH:SIZE, such as /var/cache/saccade:20G",
@@ -361,26 +361,12 @@ static int check_cache(struct serve *s)
                                              .out_bytes = &s->cache_bytes});
 }
 
-static int check_events(const struct serve *s)
-{
-    const struct publisher_options *e = &s->opt.events;
-    if (!e->endpoint && e->replay)
-        return options_usage_error(COMMAND, "--kv-events-replay needs --kv-events");
-    if (!e->endpoint && *e->topic)
-        return options_usage_error(COMMAND, "--kv-events-topic needs --kv-events");
-    if (e->endpoint && s->opt.no_prefix_cache)
-        return options_usage_error(COMMAND,
-                                   "--kv-events cannot be combined with --no-prefix-cache");
-    return OPTIONS_GO_ON;
-}
-
 static int serve_all(struct serve *s)
 {
     sac_error err = {0};
     if (!s->setup.model) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
     int code = setup_check_model(COMMAND, s->setup.model);
     if (code == OPTIONS_GO_ON) code = check_cache(s);
-    if (code == OPTIONS_GO_ON) code = check_events(s);
     if (code != OPTIONS_GO_ON) return code;
     sac_status status = make_config(s, &err);
     if (status == SAC_OK) status = server_start(&s->server, &s->config, &err);
@@ -430,6 +416,9 @@ int app_serve(int argc, char **argv)
         {"Model", setup_specs, &s.setup},
         {"Sampling", setup_sampling_specs, &s.sampling},
     };
+    /* A method that joins documents has no part in the engine's. */
+    static const struct option_need needs[] = {
+        {"--budget", "--prefill|--decode"}, {"--mass", "--prefill|--decode"}, {0}};
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
@@ -437,6 +426,7 @@ int app_serve(int argc, char **argv)
                    "may finish. Sampling options are the defaults for requests.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
+        .need = needs,
     };
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;

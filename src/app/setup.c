@@ -24,6 +24,9 @@
         names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
     }
 
+#define GPU    "--device|-ngl"
+#define METHOD "--prefill|--decode|--context"
+
 const struct option_spec setup_specs[] = {
     OPT("-m --model", OPTION_TEXT, model, "FILE",
         "GGUF file, or the name of a fetched model (folder: $SACCADE_MODELS)", .env = "MODEL"),
@@ -39,26 +42,26 @@ const struct option_spec setup_specs[] = {
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
     OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = "KV_DEVICE",
-        .choices = SETUP_KV_DEVICES),
+        .choices = SETUP_KV_DEVICES, .needs = GPU, .told = true),
     OPT("-sm --split-mode", OPTION_CHOICE, device_rows, NULL, SETUP_SPLIT_MODE_HELP,
-        .env = "SPLIT_MODE", .choices = SETUP_SPLIT_MODES),
+        .env = "SPLIT_MODE", .choices = SETUP_SPLIT_MODES, .needs = GPU, .told = true),
     OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP,
-        .env = "TENSOR_SPLIT"),
+        .env = "TENSOR_SPLIT", .needs = GPU, .told = true),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
         "share of the GPU's free memory to use; what weights, pages and steps leave of it holds "
         "f16 copies of weights, for faster prompts",
-        .env = "GPU_MEMORY_UTILIZATION", .min = 0.01, .max = 1),
+        .env = "GPU_MEMORY_UTILIZATION", .min = 0.01, .max = 1, .needs = GPU),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
-        .env = "CACHE_TYPE_K", .choices = SETUP_KV_CHOICES),
+        .env = "CACHE_TYPE_K", .choices = SETUP_KV_CHOICES, .without = "--kv-cache-dtype"),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
         "type of the values in the KV cache; q8 requires q8 keys", .env = "CACHE_TYPE_V",
-        .choices = SETUP_KV_CHOICES),
+        .choices = SETUP_KV_CHOICES, .without = "--kv-cache-dtype"),
     OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "type of both keys and values",
         .choices = SETUP_KV_CHOICES),
     OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
         "memory for the KV cache (40M, 2G); pages that do not fit go to --kv-disk or, on a GPU, to "
         "host memory",
-        .env = "KV_FAST"),
+        .env = "KV_FAST", .needs = "--kv-disk|" GPU, .told = true),
     OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
         "scratch file for pages that do not fit into --kv-fast, and its size, which is reserved at "
         "start",
@@ -66,13 +69,14 @@ const struct option_spec setup_specs[] = {
     OPT("--kv-policy", OPTION_CHOICE, kv_policy, NULL,
         "which pages leave memory first: those that will be needed last, or the least recently "
         "used",
-        .env = "KV_POLICY", .choices = "stale|lru"),
+        .env = "KV_POLICY", .choices = "stale|lru", .needs = "--kv-disk", .told = true),
     OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
-        "fetch pages only when they are needed, never ahead of time", .env = "KV_NO_AHEAD"),
+        "fetch pages only when they are needed, never ahead of time", .env = "KV_NO_AHEAD",
+        .needs = "--kv-disk", .told = true),
     OPT("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
         "which requests decode together: those whose recently used pages fit into --kv-fast, while "
         "others wait; or all. On a GPU all decode",
-        .env = "KV_ADMIT", .choices = "working-set|all"),
+        .env = "KV_ADMIT", .choices = "working-set|all", .needs = "--kv-disk", .told = true),
     OPT("--rope-scaling", OPTION_CHOICE, rope, NULL,
         "RoPE scaling; linear and yarn use --rope-scale; model: as in the file",
         .env = "ROPE_SCALING_TYPE", .choices = "model|none|linear|yarn"),
@@ -92,10 +96,11 @@ const struct option_spec setup_specs[] = {
         "attention method for new tokens: NAME:key=value,... ('saccade methods' lists them)",
         .env = "DECODE"),
     OPT("--budget", OPTION_TEXT, budget, "N",
-        "budget of the method: tokens, or a share of the context (5%)", .env = "BUDGET"),
+        "budget of the method: tokens, or a share of the context (5%)", .env = "BUDGET",
+        .needs = METHOD, .told = true),
     OPT("--mass", OPTION_F32, mass, "F",
         "share of the attention that the method should keep; 0: the method's default",
-        .env = "MASS", .max = 1),
+        .env = "MASS", .max = 1, .needs = METHOD, .told = true),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
         "use dense attention for contexts shorter than N tokens", .env = "SPARSE_MIN_CTX",
         .tokens = true),

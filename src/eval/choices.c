@@ -2,6 +2,7 @@
 #include "eval/choices.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 bool choices_are_made(const char *decode)
@@ -46,4 +47,16 @@ sac_status choices_refuse_idle(const struct strbuf *list, sac_error *err)
                      "rows in which nothing was chosen by score say nothing of a method (a larger "
                      "budget helps; --allow-idle takes the table as it is): %s",
                      list->data);
+}
+
+void choices_add_whole(struct strbuf *list, double share_read, const char *method, uint32_t ctx)
+{
+    static const char *const dense[] = {"full", "dense", "dense+full"};
+    char item[320];
+    for (size_t i = 0; i < sizeof dense / sizeof dense[0]; i++)
+        if (strcmp(method, dense[i]) == 0) return;
+    if (share_read < 1) return;
+    snprintf(item, sizeof item, "'%s' at %u tokens", method, ctx);
+    if (list->n == 0 || !strstr(list->data, item))
+        strbuf_addf(list, "%s%s", list->n ? ", " : "", item);
 }

@@ -24,4 +24,8 @@ void choices_add_idle(struct strbuf *list, double mean, const char *method, uint
 /* An error that names the rows of the list, if it is not empty. */
 sac_status choices_refuse_idle(const struct strbuf *list, sac_error *err);
 
+/* Adds a row of a table, once, to the list of those in which a method read everything
+ * (`share_read` is 1). Dense attention, which does so by definition, is left out. */
+void choices_add_whole(struct strbuf *list, double share_read, const char *method, uint32_t ctx);
+
 #endif

@@ -34,7 +34,7 @@ static const struct kind kinds[API_ERROR_KINDS] = {
     [API_ERROR_BUSY] = {429, "rate_limit_error", NULL, "rate_limit_error"},
     [API_ERROR_LEFT] = {499, "invalid_request_error", "client_left", "invalid_request_error"},
     [API_ERROR_SERVER] = {500, "server_error", NULL, "api_error"},
-    [API_ERROR_UNSUPPORTED] = {501, "not_supported_error", NULL, "invalid_request_error"},
+    [API_ERROR_UNSUPPORTED] = {400, "not_supported_error", NULL, "invalid_request_error"},
     [API_ERROR_UNAVAILABLE] = {503, "unavailable_error", NULL, "overloaded_error"},
 };
 

@@ -26,7 +26,7 @@ enum api_error_kind {
     API_ERROR_LEFT,      /* 499: client disconnected; for the log only */
     API_ERROR_BUSY,      /* 429, with Retry-After */
     API_ERROR_SERVER,    /* 500 */
-    API_ERROR_UNSUPPORTED, /* 501: known but not supported */
+    API_ERROR_UNSUPPORTED, /* 400: known but not supported; clients would retry a 5xx in vain */
     API_ERROR_UNAVAILABLE, /* 503: loading, draining, out of memory */
     API_ERROR_KINDS,
 };

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define LAYERS_TOLD 1024u /* layers reported in the metrics; more than any model has */
 
@@ -35,13 +36,22 @@ static sac_status health(const struct route_call *call, struct strbuf *out, stru
 
 /* ---- Information about the server ---- */
 
+/* OpenAI's fields, and Anthropic's from `type` to `created_at`. */
 static cJSON *model_json(const struct context *c)
 {
     const sac_model_info i = sac_model_get_info(c->rules.model);
     cJSON *o = cJSON_CreateObject(), *meta;
+    const time_t start = (time_t)c->start_s;
+    struct tm utc;
+    char date[32];
+    gmtime_r(&start, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     cJSON_AddStringToObject(o, "id", c->model_name);
     cJSON_AddStringToObject(o, "object", "model");
     cJSON_AddNumberToObject(o, "created", (double)c->start_s);
+    cJSON_AddStringToObject(o, "type", "model");
+    cJSON_AddStringToObject(o, "display_name", c->model_name);
+    cJSON_AddStringToObject(o, "created_at", date);
     cJSON_AddStringToObject(o, "owned_by", "saccade");
     cJSON_AddNumberToObject(o, "max_model_len", c->rules.engine.n_ctx);
     meta = cJSON_AddObjectToObject(o, "meta");
@@ -59,6 +69,10 @@ static sac_status models(const struct route_call *call, struct strbuf *out, stru
     (void)error;
     cJSON_AddStringToObject(o, "object", "list");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(call->context));
+    /* Anthropic's clients ask for another page unless this is false. */
+    cJSON_AddFalseToObject(o, "has_more");
+    cJSON_AddStringToObject(o, "first_id", call->context->model_name);
+    cJSON_AddStringToObject(o, "last_id", call->context->model_name);
     json_print(out, o);
     return SAC_OK;
 }

@@ -146,7 +146,7 @@ class Docs(unittest.TestCase):
         reused = int(chat.stdout.split("tokens/s), ")[1].split(" ")[0])
         self.assertGreater(reused, told["context"]["n_tok"])
         for args, code, words in [
-                (["--docs", "archive.txt,towns.txt"], 2, "need --context"), (["--context", "reuse"], 2, "needs documents"),
+                (["--docs", "archive.txt,towns.txt"], 2, "need --context"), (["--context", "reuse"], 2, "--context needs --docs"),
                 (["--docs", "none.txt"], 1, "no document 'none.txt'")]:
             bad = saccade("chat", "-m", model_path(), *args, env=self.env)
             self.assertEqual((bad.returncode, bad.stdout, len(bad.stderr.splitlines())), (code, "", 1), bad.stderr)

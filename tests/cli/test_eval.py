@@ -120,6 +120,18 @@ class EvalTest(unittest.TestCase):
         self.assertIn("made with another model or other settings",
                       self.run_eval("passkey", "--ctx", "512", "--depths", "50", code=2).stderr)
 
+    def test_methods_below_the_least_context_are_noted(self):
+        args = ("eval", "passkey", "-m", model_path(), "--ctx", "512", "--depths", "50", "-q", "--methods")
+        done = saccade(*args, "full,streaming:budget=64,quest:budget=64,a-shape:sink=4,window=64+full")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        note, = done.stderr.splitlines()
+        self.assertIn("below --sparse-min-ctx (2048) are read whole", note)
+        self.assertTrue(note.endswith("dense attention: 'streaming:budget=64' at 512 tokens, 'quest:budget=64' at "
+                                      "512 tokens, 'a-shape:sink=4,window=64+full' at 512 tokens"), note)
+        for quiet in ("full,dense+full",), ("full,streaming:budget=64", "--sparse-min-ctx", "0"):
+            done = saccade(*args, *quiet)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_prompt_in_two_parts_is_the_same_prompt(self):
         # Behind a prompt for others, of a method whose chunks may be cut anywhere and of one that
         # plans them as a whole, an answer is what it is alone.

@@ -118,6 +118,13 @@ class Fidelity(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_methods_below_the_least_context_are_noted(self):
+        args = ("eval", "fidelity", "-m", model_path(), *COMMON[:-2], "-k", "2", "--methods", "full,streaming:budget=64")
+        done = saccade(*args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("dense attention: 'streaming:budget=64' at 256 tokens\n", done.stderr)
+        self.assertNotIn("read whole", saccade(*args, "--sparse-min-ctx", "1").stderr)
+
     def test_a_row_that_chose_nothing_is_refused(self):
         # A budget that its window fills: the paper's way of counting leaves nothing to choose.
         args = ("eval", "fidelity", "-m", model_path(), *COMMON[:-2], "-k", "2", "--sparse-min-ctx", "1",

@@ -234,6 +234,56 @@ class Usage(unittest.TestCase):
         done = saccade("run", "-p", "x", "--config", "/no/such/file")
         self.assertEqual((done.returncode, "/no/such/file" in done.stderr), (1, True), done.stderr)
 
+    def test_an_argument_without_effect_is_wrong_usage(self):
+        for line, *words in (
+            ("run -p x --context reuse", "--context needs --docs NAME,NAME;"),
+            ("run -p x --context=reuse", "--context needs --docs NAME,NAME;"),
+            ("run -p x --store y", "--store needs --docs"), ("run -p x --as-is", "--as-is needs -f FILE"),
+            ("run -p x --gpu-memory-utilization 0.5", "needs --device NAME or -ngl N;"),
+            ("run -p x -ctk q8 --kv-cache-dtype q8", "-ctk cannot be combined with --kv-cache-dtype"),
+            ("chat --context reuse", "--context needs --docs"), ("chat --store y", "--store needs --docs"),
+            ("serve --context reuse", "--context needs --store DIR"),
+            ("serve --pooling last", "--pooling needs --embeddings;"),
+            ("serve --pooling last --embeddings=off", "--pooling needs --embeddings;"),
+            ("serve --max-documents 3", "--max-documents needs --store"),
+            ("serve --store-size 1G", "--store-size needs --store"),
+            ("serve --kv-events tcp://*:0 --kv-events-buffer 3", "--kv-events-buffer needs --kv-events-replay"),
+            ("serve --log-prompts -q", "--log-prompts cannot be combined with --quiet"),
+            ("bench --depth-own", "--depth-own needs -d"), ("bench --depth-fill noise", "--depth-fill needs -d"),
+            ("bench serve --burstiness 2", "--burstiness needs --request-rate"),
+            ("bench serve --num-prefixes 2", "--num-prefixes needs --prefix-len"),
+            ("bench serve --think-time 2", "--think-time needs --num-turns"),
+            ("bench serve --bytes-per-token 2", "--bytes-per-token needs --text"),
+            ("bench serve --save-detailed", "--save-detailed needs -o json"),
+            ("eval needle --gold-history", "--gold-history is for conversations"),
+            ("eval needle --kind number --needle a --question b --expect c", "--kind cannot be combined with --needle"),
+        ):
+            model = () if line.startswith("bench serve") else ("-m", "/no/such")
+            self.assert_usage_error(saccade(*line.split(), *model), *words)
+
+    def test_a_default_without_effect_is_not_applied(self):
+        # The values are wrong, or refused as arguments: were they applied, no model would be looked for.
+        tier = {"KV_FAST": "1G", "KV_NO_AHEAD": "1", "KV_ADMIT": "all", "KV_POLICY": "lru", "KV_DEVICE": "host"}
+        many = {**tier, "CONTEXT": "nix", "BUDGET": "5%", "MASS": "0.5", "TENSOR_SPLIT": "x", "CHAT_TEMPLATE": "nix"}
+        for line, env in (("run -p x --raw", many), ("chat", {**tier, "CONTEXT": "nix"}),
+                          ("serve", {**tier, "CONTEXT": "nix", "POOLING": "last", "KV_EVENTS_TOPIC": "x",
+                                     "KV_EVENTS_REPLAY": "tcp://*:0", "STORE_SIZE": "1G", "BUDGET": "5%"}),
+                          ("serve --no-prefix-cache", {"CACHE_DISK": "x", "KV_EVENTS": "y", "KV_EVENTS_REPLAY": "z"}),
+                          ("eval needle", {"DECODE": "nix", "PREFILL": "nix", "BUDGET": "5%", "MASS": "0.5"}),
+                          ("eval docs", {"DECODE": "nix", "BUDGET": "5%"}),
+                          (f"eval fidelity -f {__file__}", {"DECODE": "nix", "PREFILL": "nix", "BUDGET": "5%"})):
+            file = self.config("".join(f"{name.lower().replace('_', '-')} = {value}\n" for name, value in env.items()))
+            for args, env in (((), {f"SACCADE_ARG_{k}": v for k, v in env.items()}), (("--config", file), {})):
+                done = saccade(*line.split(), *args, "-m", "/no/such", env=env)
+                self.assertEqual((done.returncode, "/no/such" in done.stderr), (1, True), (line, done.stderr))
+
+    def test_a_default_with_effect_is_applied(self):
+        nix = {"SACCADE_ARG_CONTEXT": "nix", "SACCADE_ARG_TENSOR_SPLIT": "x"}
+        for args, words in ((("--docs", "a,b"), "'nix'"), (("--device", "cuda"), "'x' is no list of shares")):
+            self.assert_usage_error(saccade("run", "-p", "x", "-m", "/no/such", *args, env=nix), words)
+        done = saccade("run", "-p", "x", "-m", "/no/such", "--docs", "a,b", env={**nix, "SACCADE_ARG_CONTEXT": "reuse"})
+        self.assertNotIn("--context", done.stderr)
+
     def test_exit_codes_and_commands_are_documented(self):
         text = (ROOT / "docs" / "cli.md").read_text()
         for code in ("0", "1", "2", "130"):

@@ -31,6 +31,14 @@ def ask(text="What is the capital of France?", **more):
             "messages": [{"role": "user", "content": text}], **more}
 
 
+class Models(unittest.TestCase):
+    def test_list_and_one(self):
+        model, = client.models.list()  # one page: the package would ask for further ones
+        self.assertEqual((model.id, model.type, model.display_name), ("smollm2-135m", "model", "smollm2-135m"))
+        self.assertGreater(model.created_at.timestamp(), 0)
+        self.assertEqual(client.models.retrieve(model.id).created_at, model.created_at)
+
+
 class Messages(unittest.TestCase):
     def test_answer_and_stream(self):
         whole = client.messages.create(**ask())

@@ -71,7 +71,7 @@ class Forms(unittest.TestCase):
     def test_embeddings_are_refused_with_a_reason(self):
         with self.assertRaises(openai.APIStatusError) as caught:
             client.embeddings.create(model="x", input="a")
-        self.assertEqual(caught.exception.status_code, 501)
+        self.assertEqual(caught.exception.status_code, 400)
         self.assertTrue(caught.exception.body["message"])
 
 

@@ -308,8 +308,8 @@ class Documents(unittest.TestCase):
 
     def test_a_server_without_a_store_says_so(self):
         with Server() as s:
-            s.refusal(501, "/v1/documents", {"name": "x", "text": "y"})
-            s.refusal(501, "/v1/chat/completions", chat("Hi", documents=["x"]))
+            s.refusal(400, "/v1/documents", {"name": "x", "text": "y"})
+            s.refusal(400, "/v1/chat/completions", chat("Hi", documents=["x"]))
 
 
 class Turns(unittest.TestCase):

@@ -57,11 +57,11 @@ class Embeddings(unittest.TestCase):
                 ({}, 400, "input"), ({"input": []}, 400, "input"), ({"input": ""}, 400, "input"),
                 ({"input": [1.5]}, 400, "input"), ({"input": [-1]}, 400, "input"), ({"input": [10 ** 6]}, 400, "input"),
                 ({"input": [["a"]]}, 400, "input"), ({"input": [{}]}, 400, "input"), ({"input": {"a": 1}}, 400, "input"),
-                ({"input": ["a"] * 2049}, 400, "input"), ({"input": "a", "dimensions": 10}, 501, "dimensions"),
+                ({"input": ["a"] * 2049}, 400, "input"), ({"input": "a", "dimensions": 10}, 400, "dimensions"),
                 ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format"),
                 ({"input": "a", "encoding_format": 7}, 400, "encoding_format")):
             self.assertEqual(self.server.refusal(status, "/v1/embeddings", body)["param"], param, str(body)[:60])
-        self.assertEqual(self.server.refusal(501, "/embedding", {"content": "a", "embd_normalize": 1})["param"],
+        self.assertEqual(self.server.refusal(400, "/embedding", {"content": "a", "embd_normalize": 1})["param"],
                          "embd_normalize")
         error = self.server.refusal(400, "/v1/embeddings", {"input": ["a", [5] * 1025]})
         self.assertEqual((error["type"], error["n_prompt_tokens"], error["n_ctx"]), ("exceed_context_size_error", 1025, 1024))
@@ -88,7 +88,7 @@ class Embeddings(unittest.TestCase):
 
     def test_options(self):
         with Server() as server:
-            self.assertIn("--embeddings", server.refusal(501, "/v1/embeddings", {"input": "a"})["message"])
+            self.assertIn("--embeddings", server.refusal(400, "/v1/embeddings", {"input": "a"})["message"])
         ran = cli.saccade("serve", "-m", cli.model_path(), "--embeddings", "--pooling", "rank")
         self.assertEqual(ran.returncode, 2)
         self.assertIn("mean, last, cls or none", ran.stderr.replace("|", ", ").replace(", none", " or none"))

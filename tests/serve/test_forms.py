@@ -50,7 +50,7 @@ class Messages(unittest.TestCase):
         status, _, reply = server.post("/v1/messages", {**self.BODY, "max_tokens": -2})
         self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
         picture = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
-        self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 501)
+        self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 400)
         long = [{"role": "user", "content": "word " * 2000}]
         reply = server.post("/v1/messages", {**self.BODY, "messages": long})[2]
         self.assertRegex(reply["error"]["message"], r"^prompt is too long: 20\d\d tokens > 1024 maximum$")
@@ -62,11 +62,11 @@ class Messages(unittest.TestCase):
             self.assertEqual(status, 400, field)
             self.assertIn(f"'{field}'", reply["error"]["message"])
         tool = {"name": "f", "input_schema": {"type": "object"}}
-        for kind, want in (({}, 200), ({"type": "custom"}, 200), ({"type": "web_search_20250305"}, 501)):
+        for kind, want in (({}, 200), ({"type": "custom"}, 200), ({"type": "web_search_20250305"}, 400)):
             self.assertEqual(server.post("/v1/messages", {**self.BODY, "tools": [{**tool, **kind}]})[0], want)
         for field, value in (("mcp_servers", [{"type": "url", "url": "https://a.example"}]), ("container", "c_1")):
             status, _, reply = server.post("/v1/messages", {**self.BODY, field: value})
-            self.assertEqual((status, f"'{field}'" in reply["error"]["message"]), (501, True), reply)
+            self.assertEqual((status, f"'{field}'" in reply["error"]["message"]), (400, True), reply)
         self.assertEqual(server.post("/v1/messages", {**self.BODY, "mcp_servers": [], "container": None})[0], 200)
         for field, value in (("max_output_tokens", 0), ("tools", 3), ("tool_choice", 3), ("text", "x"),
                              ("instructions", []), ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
@@ -108,8 +108,8 @@ class LlamaCpp(unittest.TestCase):
 
     def test_one_answer(self):
         for more, status, param in (({"prompt": ["a", "b"]}, 400, "prompt"), ({"n": 2}, 400, "n"),
-                                    ({"logprobs": 1}, 501, "logprobs"), ({"echo": True}, 501, "echo"),
-                                    ({"return_tokens": 1}, 400, "return_tokens"), ({"n_probs": 1}, 501, "n_probs")):
+                                    ({"logprobs": 1}, 400, "logprobs"), ({"echo": True}, 400, "echo"),
+                                    ({"return_tokens": 1}, 400, "return_tokens"), ({"n_probs": 1}, 400, "n_probs")):
             self.assertEqual(server.refusal(status, "/completion", {**self.BODY, **more})["param"], param)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What the server answers, by plain HTTP: tokens, fields, routes, streams."""
+import datetime
 import re
 import threading
 import unittest
@@ -112,7 +113,7 @@ class Fields(unittest.TestCase):
             error = server.refusal(400, "/v1/chat/completions", {"messages": [message]})
             self.assertIn(error["param"], ("messages", "role"))
         picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-        server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
+        server.refusal(400, "/v1/chat/completions", {"messages": [picture]})
 
     def test_what_is_not_built_in_is_said(self):
         for field in ({"suffix": "x"}, {"functions": [{}]}, {"n_probs": 3}, {"best_of": 2},
@@ -120,7 +121,7 @@ class Fields(unittest.TestCase):
                       {"return_attention": True, "documents": ["a"]}, {"guided_json": {"type": "object"}},
                       {"structured_outputs": {"regex": "a"}}, {"top_n_sigma": 1.5}, {"t_max_predict_ms": 100},
                       {"modalities": ["text", "audio"]}):
-            error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
+            error = server.refusal(400, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
 
     def test_what_asks_for_nothing_passes(self):
@@ -246,11 +247,19 @@ class Routes(unittest.TestCase):
 
     def test_what_the_server_is(self):
         self.assertEqual(server.get("/health")[2], {"status": "ok"})
-        self.assertEqual(server.get("/v1/models")[2]["data"][0]["max_model_len"], 1024)
+        models = server.get("/v1/models")[2]
+        model = models["data"][0]
+        self.assertEqual((models["object"], model["id"], model["object"], model["owned_by"], model["max_model_len"]),
+                         ("list", "smollm2-135m", "model", "saccade", 1024))
+        # Anthropic's fields.
+        self.assertEqual((model["type"], model["display_name"]), ("model", "smollm2-135m"))
+        date = datetime.datetime.strptime(model["created_at"], "%Y-%m-%dT%H:%M:%S%z")
+        self.assertEqual(date.timestamp(), model["created"])
+        self.assertEqual([models[k] for k in ("has_more", "first_id", "last_id")], [False, model["id"], model["id"]])
         props = server.get("/props")[2]
         self.assertEqual(props["sparse"]["decode"], ["full", "quest:budget=64"])
         self.assertEqual(props["device"], "cpu")
-        self.assertEqual(server.get("/v1/models/smollm2-135m")[2], server.get("/v1/models")[2]["data"][0])
+        self.assertEqual(server.get("/v1/models/smollm2-135m")[2], model)
         self.assertEqual(len(server.get("/slots")[2]), 17)
 
     def test_paths_and_methods(self):
@@ -259,7 +268,7 @@ class Routes(unittest.TestCase):
         answer = server.answer("/responses", {"input": "Hi", "max_output_tokens": 2})
         self.assertEqual(answer["object"], "response")
         for action in "save", "restore", "erase":
-            error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
+            error = server.refusal(400, f"/slots/0?action={action}", {"filename": "../x"})
             self.assertIn("--slot-save-path", error["message"])
         for method, path, allowed in (("GET", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"),
                                       ("PUT", "/v1/documents", "POST, GET, HEAD"), ("POST", "/health", "GET, HEAD")):

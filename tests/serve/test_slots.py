@@ -143,7 +143,7 @@ class Slots(unittest.TestCase):
 
     def test_without_a_folder(self):
         with Server("-np", "1") as server:
-            error = server.refusal(501, "/slots/0?action=save", {"filename": "x"})
+            error = server.refusal(400, "/slots/0?action=save", {"filename": "x"})
             self.assertIn("--slot-save-path", error["message"])
             server.answer("/v1/chat/completions", chat("Hi", max_tokens=1, id_slot=7))  # means nothing here
 

@@ -78,7 +78,7 @@ class Embeddings(unittest.TestCase):
         self.make("llama")
         with self.serve("none") as server:
             reply = server.answer("/embedding", {"input": self.texts})
-            self.assertIn("/embedding can", server.refusal(501, "/v1/embeddings", {"input": "a"})["message"])
+            self.assertIn("/embedding can", server.refusal(400, "/v1/embeddings", {"input": "a"})["message"])
         for got, text in zip(reply, self.texts):
             x = self.model.states(text)
             self.assertEqual(np.asarray(got["embedding"]).shape, x.shape)
