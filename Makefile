@@ -139,7 +139,7 @@ mutate: deps-test ## faults that tests must notice
 CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) -DSAC_CUDA_AS=$(GPU_AS)
 CUDA_LIBRARY = $(CURDIR)/build/libsaccade_cuda.so
 CUDA_CHECKS = check_attn check_plan check_segment check_lanes check_observe check_sample check_trace check_antidiag check_pooled check_recall check_narrow check_turned check_splits check_copies check_wide check_docs check_choice check_shares \
-	test_depot test_device_docs
+	test_offload test_device_docs
 
 #= SANITIZER: of check-cuda: memcheck, racecheck, initcheck or synccheck watches the kernels
 #= GPU_AS: of check-cuda: 80, 86, 89, 100 or 120, the code of such a GPU, on an H200

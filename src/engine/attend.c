@@ -49,7 +49,7 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
     t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
-    t->seal_place = arena_take(a, e->pool.depot ? n_page : 0, sizeof *t->seal_place);
+    t->seal_place = arena_take(a, e->pool.offload ? n_page : 0, sizeof *t->seal_place);
     t->held = arena_take(a, e->pool.tier ? e->pool.n_frame : 0, sizeof *t->held);
     t->mark = arena_take(a, (size_t)g->n_kv_head * ((e->pool.max_page + 31) / 32), sizeof *t->mark);
     t->lost = arena_take(a, n_row, sizeof *t->lost);

@@ -61,7 +61,7 @@ struct attend {
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
     page_id *seal_id;     /* of the same pages */
-    uint32_t *seal_place; /* with a depot: their indices in it */
+    uint32_t *seal_place; /* with offloading: their places in host memory */
     /* With a tier below the pool: */
     page_id *held; /* [pool.n_frame] pages of the runs that attention is reading, and their
                       number */
@@ -92,8 +92,8 @@ void attend_write(sac_engine *e, struct reading *r);
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Ends the sequences of runs for which a method could not read a page. */
 void attend_lose(sac_engine *e, const struct reading *r);
-/* With a depot: copies what prompt rows see of the layer, which methods may read, to frames of the
- * device for transient pages, as far as it fits. */
+/* With offloading: copies what prompt rows see of the layer, which methods may read, to frames of
+ * the device for transient pages, as far as it fits. */
 void attend_bring(const sac_engine *e, const struct reading *r);
 /* Has the methods select. Rows without a selection are dense. */
 void attend_choose(sac_engine *e, struct reading *r);

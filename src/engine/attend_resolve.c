@@ -163,14 +163,14 @@ sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_
 static void fetch_on_device(const sac_engine *e, const struct reading *r, uint32_t first,
                             uint32_t end)
 {
-    const struct depot *d = e->pool.depot;
-    if (!d || first == end) return;
-    e->ops.depot.fetch(e->workers, &(struct op_depot_fetch){.map = &d->map,
-                                                            .geom = &e->pool.geom,
-                                                            .layer = r->layer,
-                                                            .window = r->window,
-                                                            .n_run = end - first,
-                                                            .run = r->run + first});
+    const struct offload *o = e->pool.offload;
+    if (!o || first == end) return;
+    e->ops.offload.fetch(e->workers, &(struct op_offload_fetch){.map = &o->map,
+                                                                .geom = &e->pool.geom,
+                                                                .layer = r->layer,
+                                                                .window = r->window,
+                                                                .n_run = end - first,
+                                                                .run = r->run + first});
 }
 
 void attend_bring(const sac_engine *e, const struct reading *r)

@@ -1,6 +1,6 @@
 /* attend_seal.c: pages that the batch has filled are sealed into the pool, and methods compute
  * their side data (side.c). Sealed pages never change. A tier below the pool begins to copy them to
- * disk; a depot copies them immediately.
+ * disk; offloading copies them to host memory immediately.
  *
  * If no frame can be freed for a run's pages because no other page could be copied to disk, only
  * that run's sequence fails. */
@@ -26,19 +26,19 @@ static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint
     return n - n0;
 }
 
-/* Seals into frames of the device, from which the pages are copied to the depot. */
+/* Seals into frames of the device, from which the pages are copied to host memory. */
 static void seal_on_device(sac_engine *e, uint32_t n)
 {
     struct attend *t = &e->attend;
     const struct pool *p = &e->pool;
     for (uint32_t i = 0; i < n; i++) {
-        t->seal_to[i] = depot_new_page(p->depot, i);
+        t->seal_to[i] = offload_new_page(p->offload, i);
         t->seal_place[i] = p->frame_of[t->seal_id[i]];
     }
     e->ops.seal(e->workers,
                 &(struct op_seal){
                     .geom = &p->geom, .n_page = n, .tail = t->seal_from, .sealed = t->seal_to});
-    depot_store(p->depot, &e->ops, e->workers, &p->geom, t->seal_place, n);
+    offload_store(p->offload, &e->ops, e->workers, &p->geom, t->seal_place, n);
 }
 
 static void seal_here(const sac_engine *e, uint32_t n)
@@ -67,7 +67,7 @@ void attend_seal(sac_engine *e, const struct reading *r)
     }
     assert(n <= (size_t)t->n_new_page_max * g->n_kv_head);
     if (n == 0) return;
-    if (e->pool.depot)
+    if (e->pool.offload)
         seal_on_device(e, n);
     else
         seal_here(e, n);

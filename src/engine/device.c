@@ -359,17 +359,17 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
     const uint32_t n_new = attend_new_pages(e) * geom->n_kv_head;
     const uint64_t n_frame = e->tier_params.fast_bytes / geom->bytes;
     const uint64_t n_most = (uint64_t)n_page + n_new;
-    const uint32_t n_least = depot_least(geom, n_new);
-    const struct depot_size size = {.n_page = n_page,
-                                    .n_frame = (uint32_t)(n_frame < n_most ? n_frame : n_most),
-                                    .n_new_max = n_new,
-                                    .n_seen_max = max_page};
+    const uint32_t n_least = offload_least(geom, n_new);
+    const struct offload_size size = {.n_page = n_page,
+                                      .n_frame = (uint32_t)(n_frame < n_most ? n_frame : n_most),
+                                      .n_new_max = n_new,
+                                      .n_seen_max = max_page};
     if (!place_has_device(e) || !e->params.tier) return SAC_OK;
-    if (n_most > DEPOT_PAGES_MAX)
+    if (n_most > OFFLOAD_PAGES_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "%u pages in the machine's memory: a GPU reads at most %u there", n_page,
-                         DEPOT_PAGES_MAX);
-    if (depot_divide(&e->depot, geom, &size)) return SAC_OK;
+                         OFFLOAD_PAGES_MAX);
+    if (offload_divide(&e->offload, geom, &size)) return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
                      "%llu KiB of %s hold %llu pages: %u layers of %u KV heads and steps of %u "
                      "rows need %u (%llu KiB) at least",
@@ -379,12 +379,12 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
                      ((unsigned long long)n_least * geom->bytes + 1023) >> 10);
 }
 
-sac_status device_take_depot(sac_engine *e, sac_error *err)
+sac_status device_take_offload_pages(sac_engine *e, sac_error *err)
 {
-    const size_t bytes = (size_t)e->depot.n_page * e->depot.page_bytes;
-    if (!e->pool.depot) return SAC_OK;
-    e->depot.pages = backend_take_shared(&place_last(e)->backend, bytes);
-    if (e->depot.pages) return SAC_OK;
+    const size_t bytes = (size_t)e->offload.n_page * e->offload.page_bytes;
+    if (!e->pool.offload) return SAC_OK;
+    e->offload.pages = backend_take_shared(&place_last(e)->backend, bytes);
+    if (e->offload.pages) return SAC_OK;
     return error_set(err, SAC_ERR_MEMORY,
                      "no %zu MiB of the machine's memory for the KV pages of %llu tokens: a GPU "
                      "reads them there, so they cannot be swapped out; use a smaller -c, or "
@@ -392,23 +392,23 @@ sac_status device_take_depot(sac_engine *e, sac_error *err)
                      bytes >> 20, (unsigned long long)e->params.n_kv_tok);
 }
 
-static void add_depot(sac_tier_stats *s, const struct depot *d)
+static void add_offload(sac_tier_stats *s, const struct offload *o)
 {
-    s->fast_bytes += d->map.n_frame * d->page_bytes;
-    s->card_bytes += d->n_page * d->map.card_bytes;
-    s->file_bytes += d->n_page * d->page_bytes;
-    s->bytes_written += d->n_stored * d->page_bytes;
-    for (uint32_t i = 0; i < d->n_lane; i++) {
-        s->n_hit += d->lane[i].n_hit;
-        s->n_fetch += d->lane[i].n_miss;
-        s->bytes_fetched += d->lane[i].n_tok * (d->page_bytes / PAGE_TOK);
+    s->fast_bytes += o->map.n_frame * o->page_bytes;
+    s->card_bytes += o->n_page * o->map.card_bytes;
+    s->file_bytes += o->n_page * o->page_bytes;
+    s->bytes_written += o->n_stored * o->page_bytes;
+    for (uint32_t i = 0; i < o->n_lane; i++) {
+        s->n_hit += o->lane[i].n_hit;
+        s->n_fetch += o->lane[i].n_miss;
+        s->bytes_fetched += o->lane[i].n_tok * (o->page_bytes / PAGE_TOK);
     }
 }
 
 sac_tier_stats device_tier_stats(const sac_engine *e)
 {
     sac_tier_stats s = {.n_layer = e->pool.geom.n_layer, .backend = "machine"};
-    for (uint32_t i = 0; i < e->tp.n; i++) add_depot(&s, &e->tp.of[i]->depot);
+    for (uint32_t i = 0; i < e->tp.n; i++) add_offload(&s, &e->tp.of[i]->offload);
     return s;
 }
 
@@ -416,8 +416,8 @@ void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, u
 {
     const uint32_t n_head = e->pool.geom.n_kv_head;
     for (uint32_t h = 0; h < n_head; h++) {
-        *out_hit += e->depot.lane[layer * n_head + h].n_hit;
-        *out_fetch += e->depot.lane[layer * n_head + h].n_miss;
+        *out_hit += e->offload.lane[layer * n_head + h].n_hit;
+        *out_fetch += e->offload.lane[layer * n_head + h].n_miss;
     }
 }
 
@@ -520,7 +520,7 @@ size_t device_planned(const sac_engine *e)
 void device_deinit(sac_engine *e)
 {
     if (e->n_place == 0) return;
-    backend_give_shared(&place_last(e)->backend, e->depot.pages);
+    backend_give_shared(&place_last(e)->backend, e->offload.pages);
     for (uint32_t i = e->n_place; i-- > 0;) {
         struct place *p = &e->place[i];
         backend_unpin(&p->backend);

@@ -23,7 +23,7 @@ sac_status device_check_tier(const sac_engine *e, sac_error *err);
 sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n_page,
                          sac_error *err);
 /* Allocates host memory for all pages, if the device's does not hold them. */
-sac_status device_take_depot(sac_engine *e, sac_error *err);
+sac_status device_take_offload_pages(sac_engine *e, sac_error *err);
 sac_tier_stats device_tier_stats(const sac_engine *e);
 /* Adds a layer's counters for this engine's heads. */
 void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch);

@@ -188,7 +188,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
                                   .n_span = n_span,
                                   .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
                                   .tier = has_tier ? &e->tier : NULL,
-                                  .depot = e->params.tier && !has_tier ? &e->depot : NULL},
+                                  .offload = e->params.tier && !has_tier ? &e->offload : NULL},
               a);
     e->stats.kv_bytes = a->used + device_planned(e);
     reuse_plan(e, a);
@@ -267,7 +267,7 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
     const size_t device_bytes = device_planned(e);
     TRY(device_check(e, err));
     TRY(device_take_blocks(e, err));
-    TRY(device_take_depot(e, err));
+    TRY(device_take_offload_pages(e, err));
     e->block = mem_map(e->block_bytes);
     if (!e->block)
         return error_set(
@@ -394,7 +394,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
 
 sac_tier_stats sac_tier_get_stats(const sac_engine *e)
 {
-    if (e->pool.depot) return device_tier_stats(e);
+    if (e->pool.offload) return device_tier_stats(e);
     sac_tier_stats s = tier_get_stats(e->pool.tier);
     s.set_bytes = e->admit.n_set * (uint64_t)e->pool.geom.bytes;
     s.n_held = admit_held(e);
@@ -407,7 +407,7 @@ void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, 
     const bool is_there = e->pool.tier && layer < e->pool.geom.n_layer;
     *out_hit = is_there ? e->tier.layer[layer].n_hit : 0;
     *out_fetch = is_there ? e->tier.layer[layer].n_fetch : 0;
-    const bool is_below = e->pool.depot && layer < e->pool.geom.n_layer;
+    const bool is_below = e->pool.offload && layer < e->pool.geom.n_layer;
     for (uint32_t i = 0; is_below && i < e->tp.n; i++)
         device_tier_layer(e->tp.of[i], layer, out_hit, out_fetch);
 }

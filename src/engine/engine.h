@@ -101,9 +101,9 @@ struct sac_engine {
     struct workers *workers;   /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
-    struct tier tier;   /* below the pool, if params.tier is set and the host attends */
-    struct depot depot; /* the same if a device attends */
-    struct seq *seqs;   /* [n_seq_max] */
+    struct tier tier;       /* below the pool, if params.tier is set and the host attends */
+    struct offload offload; /* the same if a device attends */
+    struct seq *seqs;       /* [n_seq_max] */
     struct batch batch;
     struct ahead ahead;
     struct logits logits;

@@ -311,7 +311,7 @@ static void begin_step(sac_engine *e)
         const struct batch_run *run = &e->batch.run[i];
         mirror_update(&e->pool, run->seq_i, (run->pos0 + run->n_row) / PAGE_TOK);
     }
-    depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
+    offload_settle(e->pool.offload, &e->ops, e->workers, &e->pool.geom);
     layer_embed(e);
     layer_angles(e);
 }
@@ -319,7 +319,7 @@ static void begin_step(sac_engine *e)
 static void end_step(sac_engine *e)
 {
     decode_device_fetch(e);
-    depot_fetch_counts(e->pool.depot, &e->backend);
+    offload_fetch_counts(e->pool.offload, &e->backend);
     prefill_device_fetch(e);
 }
 

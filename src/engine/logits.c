@@ -307,7 +307,7 @@ void logits_settle(sac_engine *e)
 static bool may_run_on(const sac_engine *e)
 {
     const struct batch *b = &e->batch;
-    if (e->backend.is_host || e->pool.depot || e->watch || e->params.tbt_target_ms > 0 ||
+    if (e->backend.is_host || e->pool.offload || e->watch || e->params.tbt_target_ms > 0 ||
         b->n_decode > 0)
         return false;
     for (uint32_t i = 0; i < e->tp.n; i++)

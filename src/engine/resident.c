@@ -95,7 +95,7 @@ sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq 
 static bool can_keep(const sac_engine *e, sac_seq id)
 {
     const struct seq *s = &e->seqs[id];
-    return e->params.compose && !e->pool.tier && !e->pool.depot && e->past.n_slot == 0 &&
+    return e->params.compose && !e->pool.tier && !e->pool.offload && e->past.n_slot == 0 &&
            s->n_done == s->n_all && s->n_done % PAGE_TOK == 0 && !s->has_gaps &&
            e->segments.n[id] == 0 && s->stats;
 }

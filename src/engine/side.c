@@ -70,7 +70,7 @@ static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
     const uint32_t layer = pool_first_layer(&e->pool, *page);
     uint32_t frame[NOTE_PAGES];
     assert(n <= NOTE_PAGES);
-    depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
+    offload_settle(e->pool.offload, &e->ops, e->workers, &e->pool.geom);
     for (uint32_t i = 0; i < n; i++) frame[i] = e->pool.frame_of[page[i]];
     uint8_t *array = s->data;
     for (uint32_t j = 0; j < s->n_item; array += s->n_page * s->item[j++].bytes) {

@@ -118,7 +118,7 @@ void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t 
 static bool is_below(const struct pool *p, const uint8_t *at)
 {
     const struct pool_part *part = &p->part[0];
-    return p->depot && at >= part->frames &&
+    return p->offload && at >= part->frames &&
            at < part->frames + (size_t)part->n_page * p->geom.bytes;
 }
 
@@ -158,7 +158,7 @@ void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
 {
     const struct backend *device = owner(p, dst);
     if (is_below(p, dst))
-        depot_note(p->depot, dst);
+        offload_note(p->offload, dst);
     else if (device)
         backend_up(device, dst, p->bounce, bytes);
 }
@@ -201,7 +201,7 @@ static void get_run(const struct pool *p, const struct mirror_part *m, uint32_t 
 static void give_room(const struct pool *p, struct mirror_part *m, size_t pitch)
 {
     assert(m->n <= MIRROR_PAGES && m->at + m->width <= p->geom.bytes);
-    m->room = p->mirrored && !p->depot ? p->crowd : NULL;
+    m->room = p->mirrored && !p->offload ? p->crowd : NULL;
     m->pitch = pitch;
 }
 
@@ -212,7 +212,8 @@ void mirror_begin(const struct pool *p, struct mirror_part *m)
 
 void mirror_put(const struct pool *p, const struct mirror_part *m)
 {
-    for (uint32_t i = 0; i < m->n && p->depot; i++) depot_note(p->depot, pool_page(p, m->id[i]));
+    for (uint32_t i = 0; i < m->n && p->offload; i++)
+        offload_note(p->offload, pool_page(p, m->id[i]));
     for (uint32_t i = 0, n; i < m->n && m->room; i += n) {
         n = count_adjacent(p, m, i);
         put_run(p, m, i, n);

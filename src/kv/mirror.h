@@ -1,6 +1,6 @@
 /* mirror.h: parts of a pool whose frames and tails are in a device's memory: what the device knows
  * of the tables, and how the program reads and writes bytes there. On a host all of it is plain
- * memory, and there is no mirror; with a depot pages are in memory that both access, and the
+ * memory, and there is no mirror; offloaded pages are in host memory that both access, and the
  * program writes them while the device is idle. */
 #ifndef SAC_KV_MIRROR_H
 #define SAC_KV_MIRROR_H

@@ -75,7 +75,7 @@ static void plan_part(struct pool *p, struct pool_part *part, struct arena *a)
 {
     const size_t n_tail = (size_t)p->n_seq * p->geom.n_kv_head * part->n_layer;
     const size_t n_frame = p->tier ? p->n_frame : part->n_page;
-    part->frames = p->depot ? p->depot->pages : arena_take(a, n_frame, p->geom.bytes);
+    part->frames = p->offload ? p->offload->pages : arena_take(a, n_frame, p->geom.bytes);
     part->tails = arena_take(a, n_tail, p->geom.tail_bytes);
     if (part->device) mirror_plan(p, part, a);
 }
@@ -115,11 +115,11 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
                        .n_seq = n_seq,
                        .max_page = max_page,
                        .tier = size->tier,
-                       .depot = size->depot};
+                       .offload = size->offload};
     divide(p, size);
     for (uint32_t i = 0; i < p->n_part; i++)
         plan_part(p, &p->part[i], p->part[i].device ? size->span[i].arena : a);
-    if (p->depot) depot_plan(p->depot, a);
+    if (p->offload) offload_plan(p->offload, a);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
     p->free_frames = size->tier ? NULL : arena_take(a, n_page, sizeof *p->free_frames);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
@@ -188,17 +188,17 @@ uint8_t *pool_page(const struct pool *p, page_id id)
 struct page_frames pool_frames(const struct pool *p, uint32_t layer)
 {
     uint8_t *base = pool_part_of(p, layer)->frames;
-    if (!p->depot) return (struct page_frames){.base = base, .of = p->frame_of};
-    const struct depot_map *m = &p->depot->map;
+    if (!p->offload) return (struct page_frames){.base = base, .of = p->frame_of};
+    const struct offload_map *m = &p->offload->map;
     return (struct page_frames){
-        .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below, .depot = m};
+        .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below, .offload = m};
 }
 
 struct page_cards pool_cards(const struct pool *p, uint32_t layer)
 {
     if (p->tier) return (struct page_cards){.base = p->tier->cards, .stride = p->tier->card_bytes};
-    if (p->depot)
-        return (struct page_cards){p->depot->map.card, p->frame_of, p->depot->map.card_bytes};
+    if (p->offload)
+        return (struct page_cards){p->offload->map.card, p->frame_of, p->offload->map.card_bytes};
     return (struct page_cards){pool_part_of(p, layer)->frames, p->frame_of, p->geom.bytes};
 }
 

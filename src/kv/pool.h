@@ -10,7 +10,7 @@
 #define SAC_KV_POOL_H
 
 #include "base/mem.h"
-#include "kv/depot.h"
+#include "kv/offload.h"
 #include "kv/tier.h"
 #include "ops/backend.h"
 #include "ops/page.h"
@@ -38,7 +38,7 @@ struct pool {
     uint32_t n_part;
     uint32_t n_frame;         /* n_page, or fewer with a tier */
     struct tier *tier;        /* borrowed; NULL: every page is in memory */
-    struct depot *depot;      /* borrowed; NULL: every page is in the computing device's memory */
+    struct offload *offload;  /* borrowed; NULL: every page is in the computing device's memory */
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
     uint32_t *frame_of; /* [n_page] the page's frame in its part; PAGE_NONE: free, or evicted to the
                            tier */
@@ -68,9 +68,9 @@ struct pool_size {
     uint32_t n_span;
     uint32_t n_frame;  /* with a tier: pages in memory at the same time */
     struct tier *tier; /* not started yet; NULL: all pages are in memory */
-    /* Already divided. Frames are then in the depot's memory, and the device has a cache of them.
-     * NULL: none. */
-    struct depot *depot;
+    /* Already divided. Frames are then in pinned host memory, and the device has a cache of them.
+     * NULL: no offloading. */
+    struct offload *offload;
 };
 
 /* Allocates all memory from `a`: measures if a->base is NULL, otherwise lays out. `geom` is

@@ -254,21 +254,21 @@ static void antidiag(struct workers *pool, const struct op_antidiag *op)
     (void)of(pool)->api->antidiag(of(pool)->device, op);
 }
 
-/* ---- The depot ---- */
+/* ---- Offloading ---- */
 
-static void depot_store(struct workers *pool, const struct op_depot_store *op)
+static void offload_store(struct workers *pool, const struct op_offload_store *op)
 {
-    (void)of(pool)->api->depot_store(of(pool)->device, op);
+    (void)of(pool)->api->offload_store(of(pool)->device, op);
 }
 
-static void depot_renew(struct workers *pool, const struct op_depot_renew *op)
+static void offload_renew(struct workers *pool, const struct op_offload_renew *op)
 {
-    (void)of(pool)->api->depot_renew(of(pool)->device, op);
+    (void)of(pool)->api->offload_renew(of(pool)->device, op);
 }
 
-static void depot_fetch(struct workers *pool, const struct op_depot_fetch *op)
+static void offload_fetch(struct workers *pool, const struct op_offload_fetch *op)
 {
-    (void)of(pool)->api->depot_fetch(of(pool)->device, op);
+    (void)of(pool)->api->offload_fetch(of(pool)->device, op);
 }
 
 /* ---- Opening ---- */
@@ -331,7 +331,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .blocks = blocks,
                                       .trace = trace,
                                       .antidiag = antidiag},
-                            .depot = {depot_store, depot_renew, depot_fetch},
+                            .offload = {offload_store, offload_renew, offload_fetch},
                             .docs = {unseal, mass},
                             .dots = here.dots,
                             .linear_scratch = out->api->linear_scratch,

@@ -165,23 +165,23 @@ static void fill_constant(float *dst, size_t n, float value)
 
 /* Zeroed memory for what a call needs in addition to the cold data. It is laid out twice: first to
  * compute the size, then with memory. */
-struct desk {
+struct call_memory {
     struct arena arena;
     size_t bytes;
 };
 
-static sac_status desk_open(struct desk *d, sac_error *err)
+static sac_status call_memory_alloc(struct call_memory *m, sac_error *err)
 {
-    d->bytes = d->arena.used;
-    d->arena = (struct arena){.base = mem_map(d->bytes), .capacity = d->bytes};
-    if (d->arena.base) return SAC_OK;
+    m->bytes = m->arena.used;
+    m->arena = (struct arena){.base = mem_map(m->bytes), .capacity = m->bytes};
+    if (m->arena.base) return SAC_OK;
     return error_set(err, SAC_ERR_MEMORY, "no %zu bytes for the benchmark of an operation",
-                     d->bytes);
+                     m->bytes);
 }
 
-static void desk_close(struct desk *d)
+static void call_memory_free(struct call_memory *m)
 {
-    mem_unmap(d->arena.base, d->bytes);
+    mem_unmap(m->arena.base, m->bytes);
 }
 
 /* ---- Linear layers ---- */
@@ -243,8 +243,8 @@ static void call_linear(void *arg, uint32_t copy_i)
     call->bench->ops.linear(call->bench->pool, &op);
 }
 
-/* Called twice: to compute the size and to lay out (struct desk). The values of `y` do not matter;
- * those of `x` must not be special. */
+/* Called twice: to compute the size and to lay out (struct call_memory). The values of `y` do not
+ * matter; those of `x` must not be special. */
 static struct op_linear plan_linear(const struct sac_op_bench *b, const struct bench_case *c,
                                     struct arena *a)
 {
@@ -320,12 +320,12 @@ static struct op_linear plan_glu(const struct sac_op_bench *b, const struct op_l
 static sac_status keep_x(const struct sac_op_bench *b, const struct op_linear *down, sac_error *err)
 {
     struct weight w;
-    struct desk desk = {0};
-    plan_glu(b, down, &w, &desk.arena);
-    TRY(desk_open(&desk, err));
-    const struct op_linear glu = plan_glu(b, down, &w, &desk.arena);
+    struct call_memory memory = {0};
+    plan_glu(b, down, &w, &memory.arena);
+    TRY(call_memory_alloc(&memory, err));
+    const struct op_linear glu = plan_glu(b, down, &w, &memory.arena);
     b->ops.linear(b->pool, &glu);
-    desk_close(&desk);
+    call_memory_free(&memory);
     return SAC_OK;
 }
 
@@ -333,14 +333,14 @@ static sac_status measure_linear(struct sac_op_bench *b, const struct bench_case
                                  sac_op *out, sac_error *err)
 {
     if (!holds_matrix(b, c)) TRY(load_matrices(b, c, err));
-    struct desk desk = {0};
-    plan_linear(b, c, &desk.arena);
-    TRY(desk_open(&desk, err));
-    struct linear_call call = {b, plan_linear(b, c, &desk.arena)};
+    struct call_memory memory = {0};
+    plan_linear(b, c, &memory.arena);
+    TRY(call_memory_alloc(&memory, err));
+    struct linear_call call = {b, plan_linear(b, c, &memory.arena)};
     const sac_status status = call.op.kept_x ? keep_x(b, &call.op, err) : SAC_OK;
     struct timing t = {.call = call_linear, .arg = &call, .n_copy = b->n_copy};
     if (status == SAC_OK) measure(&t, seconds, out);
-    desk_close(&desk);
+    call_memory_free(&memory);
     return status;
 }
 
@@ -404,7 +404,7 @@ static void fill_table(const struct attn_call *call, uint32_t n_copy)
                 (i / CHUNK_PAGES * n_copy * n_head + lane) * CHUNK_PAGES + i % CHUNK_PAGES;
 }
 
-/* Called twice: to compute the size and to lay out (struct desk). */
+/* Called twice: to compute the size and to lay out (struct call_memory). */
 static void plan_attn(struct attn_call *call, const struct bench_case *c, uint32_t n_copy,
                       struct arena *a)
 {
@@ -454,13 +454,13 @@ static sac_status measure_attn(struct sac_op_bench *b, const struct bench_case *
     const size_t seq_bytes = (size_t)c->n_tok / PAGE_TOK * call.geom.n_kv_head * call.geom.bytes;
     assert(seq_bytes <= COLD_BYTES);
     const uint32_t n_copy = (uint32_t)(COLD_BYTES / seq_bytes);
-    struct desk desk = {0};
-    plan_attn(&call, c, n_copy, &desk.arena);
-    TRY(desk_open(&desk, err));
-    plan_attn(&call, c, n_copy, &desk.arena);
+    struct call_memory memory = {0};
+    plan_attn(&call, c, n_copy, &memory.arena);
+    TRY(call_memory_alloc(&memory, err));
+    plan_attn(&call, c, n_copy, &memory.arena);
     struct timing t = {.call = call_attn, .arg = &call, .n_copy = n_copy};
     measure(&t, seconds, out);
-    desk_close(&desk);
+    call_memory_free(&memory);
     return SAC_OK;
 }
 
@@ -574,12 +574,12 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
     const call_fn fn = plan_small(&call, c);
     const size_t n_constant = (size_t)c->n_row * c->shape->head_dim + c->shape->n_embd;
     const size_t n_page = (size_t)CHUNK_PAGES * call.geom.n_kv_head;
-    struct desk desk = {0};
+    struct call_memory memory = {0};
     for (int lay_out = 0; lay_out < 2; lay_out++) {
-        if (lay_out) TRY(desk_open(&desk, err));
-        call.constant = arena_take(&desk.arena, n_constant, sizeof *call.constant);
-        call.tail = arena_take(&desk.arena, n_page, sizeof *call.tail);
-        call.sealed = arena_take(&desk.arena, n_page, sizeof *call.sealed);
+        if (lay_out) TRY(call_memory_alloc(&memory, err));
+        call.constant = arena_take(&memory.arena, n_constant, sizeof *call.constant);
+        call.tail = arena_take(&memory.arena, n_page, sizeof *call.tail);
+        call.sealed = arena_take(&memory.arena, n_page, sizeof *call.sealed);
     }
     /* As cosines and sines this is a rotation by 45 degrees: rotating in place keeps magnitudes. */
     fill_constant(call.constant, n_constant, 0.70710678f);
@@ -591,7 +591,7 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
     call.n_copy = (uint32_t)(COLD_BYTES / (call.from_bytes + call.to_bytes));
     struct timing t = {.call = fn, .arg = &call, .n_copy = call.n_copy};
     measure(&t, seconds, out);
-    desk_close(&desk);
+    call_memory_free(&memory);
     return SAC_OK;
 }
 

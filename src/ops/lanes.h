@@ -231,7 +231,7 @@ struct op_visit_proof {
 struct op_lane_visit {
     const struct page_geom *geom;
     struct page_frames frames;
-    uint32_t layer, kv_head;            /* for the depot */
+    uint32_t layer, kv_head;            /* for offloading */
     const page_id *page;                /* [n_page] */
     const struct segment_view *segment; /* [n_segment] of these pages, for which keys are rotated */
     uint32_t n_segment;

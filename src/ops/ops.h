@@ -681,15 +681,15 @@ struct ops_docs {
     void (*mass)(struct workers *pool, const struct op_mass *op);
 };
 
-struct op_depot_store;
-struct op_depot_renew;
-struct op_depot_fetch;
+struct op_offload_store;
+struct op_offload_renew;
+struct op_offload_fetch;
 
-/* Pages below a device's memory: depot.h. NULLs on the host. */
-struct ops_depot {
-    void (*store)(struct workers *pool, const struct op_depot_store *op);
-    void (*renew)(struct workers *pool, const struct op_depot_renew *op);
-    void (*fetch)(struct workers *pool, const struct op_depot_fetch *op);
+/* Pages offloaded to host memory: offload.h. NULLs on the host. */
+struct ops_offload {
+    void (*store)(struct workers *pool, const struct op_offload_store *op);
+    void (*renew)(struct workers *pool, const struct op_offload_renew *op);
+    void (*fetch)(struct workers *pool, const struct op_offload_fetch *op);
 };
 
 struct ops {
@@ -729,7 +729,7 @@ struct ops {
     bool (*survey)(struct workers *pool,
                    const struct op_survey *op); /* false: a key or sum is not finite */
     struct ops_lanes lanes;
-    struct ops_depot depot;
+    struct ops_offload offload;
     struct ops_docs docs;
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);

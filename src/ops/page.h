@@ -32,7 +32,7 @@
 
 typedef uint32_t page_id;
 
-struct depot_map;
+struct offload_map;
 
 /* Shape of all pages of a model; head_dim is a multiple of 32, at most HEAD_DIM_MAX. */
 struct page_geom {
@@ -56,11 +56,11 @@ void page_geom_init(struct page_geom *g);
 struct page_frames {
     const uint8_t *base;
     const uint32_t *of; /* [pages] the frame of a page; NULL: the same number as its id */
-    /* On a device with a depot (depot.h), by depot page number: a page's frame plus one; 0: none,
+    /* With offloading (offload.h), by a page's number in host memory: its frame plus one; 0: none,
      * its bytes are at below + page * geom.bytes. NULL: every page has a frame. */
     const uint32_t *held;
     const uint8_t *below;
-    const struct depot_map *depot; /* for launchers on such a device */
+    const struct offload_map *offload; /* for launchers; NULL: no offloading */
 };
 
 /* The first parts of q8 pages, with the same offsets as in pages: page id's are at base +

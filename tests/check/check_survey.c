@@ -225,8 +225,8 @@ static void a_sample_stands_for_all(void **state)
     struct ops ops;
     struct problem p = problem_make(SAC_KV_F16, 64, 16, 2);
     const size_t bytes = ops_survey_scratch(N_SET, N_PART, p.n_query, 64);
-    const size_t room = ops_survey_room(p.n_query, 64);
-    void *scratch = mem_map(bytes), *desk = mem_map(room);
+    const size_t room_bytes = ops_survey_room(p.n_query, 64);
+    void *scratch = mem_map(bytes), *room = mem_map(room_bytes);
     double all = 0, sampled = 0, square = 0;
     assert_int_equal(ops_init(&ops, NULL), SAC_OK);
     for (uint32_t t = 0; t < N_TOK; t++) all += p.mass[LIST * N_TOK + t];
@@ -234,7 +234,7 @@ static void a_sample_stands_for_all(void **state)
         double sum = 0;
         struct op_survey op = op_of(&ops, &p, &r);
         op.scratch = scratch;
-        op.room = desk;
+        op.room = room;
         op.seed = seed;
         assert_true(ops.survey(NULL, &op));
         for (uint32_t t = 0; t < N_TOK; t++)
@@ -249,7 +249,7 @@ static void a_sample_stands_for_all(void **state)
     assert_true(fabs(sampled - all) < 0.01 * all);
     assert_true(square <= (double)p.least * all);
     mem_unmap(scratch, bytes);
-    mem_unmap(desk, room);
+    mem_unmap(room, room_bytes);
     problem_free(&p);
 }
 

@@ -18,9 +18,9 @@
 #ifndef SAC_OPS_CUDA_API_H
 #define SAC_OPS_CUDA_API_H
 
-#include "ops/depot.h"
 #include "ops/lanes.h"
 #include "ops/mass.h"
+#include "ops/offload.h"
 #include "ops/plans.h"
 
 #ifdef __cplusplus
@@ -33,7 +33,7 @@ extern "C" {
      (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
                 5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
                 11 * sizeof(struct weight) + 17 * sizeof(union op_lane) +                          \
-                19 * sizeof(struct depot_map) + 23 * sizeof(struct op_sample) +                    \
+                19 * sizeof(struct offload_map) + 23 * sizeof(struct op_sample) +                  \
                 29 * sizeof(struct op_blocks) + 31 * sizeof(struct op_mass) +                      \
                 37 * sizeof(struct op_lane_observe) + 41 * sizeof(struct op_lane_keep) +           \
                 43 * sizeof(struct op_past) + 47 * sizeof(struct op_lane_lines) +                  \
@@ -154,9 +154,9 @@ struct cuda_api {
     sac_status (*lane_settle)(struct cuda_device *d, const struct op_lane_settle *op, uint32_t n);
     sac_status (*lane_rest)(struct cuda_device *d, const struct op_lane_rest *op, uint32_t n);
     sac_status (*note)(struct cuda_device *d, const struct op_note *op);
-    sac_status (*depot_store)(struct cuda_device *d, const struct op_depot_store *op);
-    sac_status (*depot_renew)(struct cuda_device *d, const struct op_depot_renew *op);
-    sac_status (*depot_fetch)(struct cuda_device *d, const struct op_depot_fetch *op);
+    sac_status (*offload_store)(struct cuda_device *d, const struct op_offload_store *op);
+    sac_status (*offload_renew)(struct cuda_device *d, const struct op_offload_renew *op);
+    sac_status (*offload_fetch)(struct cuda_device *d, const struct op_offload_fetch *op);
     sac_status (*sample)(struct cuda_device *d, const struct op_sample *op);
     sac_status (*blocks)(struct cuda_device *d, const struct op_blocks *op);
     sac_status (*trace)(struct cuda_device *d, const struct op_trace *op);

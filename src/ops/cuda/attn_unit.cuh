@@ -382,7 +382,7 @@ struct decode_view { /* of a block */
 };
 
 /* A row of 16-bit keys or values is addressed by place * PAGE_TOK + token. */
-#define ROW_NONE UINT32_MAX /* no row; else PLACE_BELOW marks the depot */
+#define ROW_NONE UINT32_MAX /* no row; else PLACE_BELOW marks host memory */
 
 /* The page of such a row. */
 __device__ __forceinline__ const uint8_t *row_page(const struct page_frames &frames, uint32_t row,

@@ -165,9 +165,9 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
 sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *op, uint32_t n);
 sac_status cuda_lane_rest(struct cuda_device *d, const struct op_lane_rest *op, uint32_t n);
 sac_status cuda_note(struct cuda_device *d, const struct op_note *op);
-sac_status cuda_depot_store(struct cuda_device *d, const struct op_depot_store *op);
-sac_status cuda_depot_renew(struct cuda_device *d, const struct op_depot_renew *op);
-sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *op);
+sac_status cuda_offload_store(struct cuda_device *d, const struct op_offload_store *op);
+sac_status cuda_offload_renew(struct cuda_device *d, const struct op_offload_renew *op);
+sac_status cuda_offload_fetch(struct cuda_device *d, const struct op_offload_fetch *op);
 sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op);
 sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op);
 sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op);

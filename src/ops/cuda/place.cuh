@@ -1,8 +1,8 @@
-/* place.cuh: where the bytes of a sealed page are: in a frame on the GPU, or in the depot in host
- * memory (ops/depot.h).
+/* place.cuh: where the bytes of a sealed page are: in a frame on the GPU, or offloaded to host
+ * memory (ops/offload.h).
  *
- * A place is a 32-bit number: that of a frame, or, with PLACE_BELOW set, that of a page in the
- * depot. Kernels look a place up once and then compute addresses from it; both memories are read
+ * A place is a 32-bit number: that of a frame, or, with PLACE_BELOW set, that of a page in host
+ * memory. Kernels look a place up once and then compute addresses from it; both memories are read
  * with the same instructions. */
 #ifndef SAC_OPS_CUDA_PLACE_CUH
 #define SAC_OPS_CUDA_PLACE_CUH
@@ -13,8 +13,8 @@
 
 #define PLACE_BELOW 0x80000000u
 
-/* The place of a page, by its number in attn_run.frame. Without a depot the page's number is that
- * of its frame. */
+/* The place of a page, by its number in attn_run.frame. Without offloading the page's number is
+ * that of its frame. */
 static __device__ __forceinline__ uint32_t place_find(const struct page_frames &f, uint32_t page)
 {
     if (!f.held) return page;

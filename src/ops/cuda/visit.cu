@@ -17,8 +17,8 @@
  * op: `sum` has the log sums of the page at each place and then of the own page, `seen` and `guess`
  * belong to finished rounds; k, v, value and spare are not used. */
 #include "ops/cuda/attn.cuh"
-#include "ops/cuda/depot.cuh"
 #include "ops/cuda/marked.cuh"
+#include "ops/cuda/offload.cuh"
 #include "ops/cuda/visit.cuh"
 
 #define WARPS       VISIT_WARPS
@@ -626,7 +626,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     const struct choose_folds folds = choose_absorb_folds(d, op, n);
     const struct visit_order order = {c.list, n, c.n_page, count_blocks(d, c.n_page, n)};
     TRY(visit_put_in_order(d, &order, folds, op->geom));
-    TRY(depot_fetch_visits(d, op, n));
+    TRY(offload_fetch_visits(d, op, n));
     return visit(d, c, no_lines);
 }
 

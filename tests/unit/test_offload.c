@@ -1,6 +1,6 @@
-/* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels, which grid.h runs
- * on a CPU: however few frames the device has, the bits are those of one that holds all, and what
- * is said of hits and fetches fits together. `make check-cuda` runs it on a GPU. */
+/* test_offload.c: pages offloaded to host memory, on the CUDA backend's own kernels, which grid.h
+ * runs on a CPU: however few frames the device has, the bits are those of one that holds all, and
+ * what is said of hits and fetches fits together. `make check-cuda` runs it on a GPU. */
 #include "../check/brief.h"
 #include "device_bench.h"
 
@@ -55,7 +55,7 @@ static sac_engine_params params_of(sac_kv_type type)
     return p;
 }
 
-/* The device has `n_frame` frames; 0: as many as there are pages, and no depot. */
+/* The device has `n_frame` frames; 0: as many as there are pages, and no offloading. */
 static sac_engine *new_engine_of(const sac_model *of, const sac_engine_params *params,
                                  uint32_t n_frame)
 {
@@ -375,7 +375,7 @@ static void refuse(const struct sac_tier_params *tier, sac_status status, const 
     if (!strstr(err.msg, words)) fail_msg("'%s' does not say '%s'", err.msg, words);
 }
 
-static void what_a_depot_cannot_be_is_named(void **state)
+static void wrong_offload_parameters_are_named(void **state)
 {
     (void)state;
     const size_t page = page_bytes(SAC_KV_F16);
@@ -399,7 +399,7 @@ int main(void)
         cmocka_unit_test(what_is_not_read_gives_way),
         cmocka_unit_test(places_are_used_again),
         cmocka_unit_test(steps_that_fetch_are_one_graph),
-        cmocka_unit_test(what_a_depot_cannot_be_is_named),
+        cmocka_unit_test(wrong_offload_parameters_are_named),
     };
     return cmocka_run_group_tests(tests, open_models, free_pair);
 }

@@ -1,5 +1,5 @@
-/* depot.cu: transfers of pages between the frames on the GPU and the depot in host memory
- * (ops/depot.h, op_depot_*).
+/* offload.cu: transfers of pages between frames on the GPU and host memory (ops/offload.h,
+ * op_offload_*).
  *
  * A fetch is two launches. In the first, one block of SEARCH_THREADS for each KV head goes through
  * everything that the rows of the layer are about to read, collects the pages without a frame
@@ -20,14 +20,14 @@
  *
  * Invariants, between launches:
  *  1. held[p] = f + 1 if and only if page[f] = p + 1.
- *  2. A page without a frame has its bytes in the depot; one with a frame has them in both.
+ *  2. A page without a frame has its bytes in host memory; one with a frame has them in both.
  *  3. A frame of a KV head holds a page of that head. */
-#include "ops/cuda/depot.cuh"
+#include "ops/cuda/offload.cuh"
 
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/queue.cuh"
 
-#include "ops/depot.h"
+#include "ops/offload.h"
 
 #define THREADS        128u
 #define SEARCH_THREADS 512u       /* of the block that searches for a KV head */
@@ -56,7 +56,8 @@ static __device__ void copy_page(uint8_t *to, const uint8_t *from, size_t bytes)
 }
 
 /* Empties the first n frames. */
-static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depot_map m, uint32_t n)
+static __global__ void __launch_bounds__(THREADS)
+    clear_kernel(const struct offload_map m, uint32_t n)
 {
     kernel_begin();
     const uint32_t f = blockIdx.x * THREADS + threadIdx.x;
@@ -65,25 +66,25 @@ static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depo
     m.page[f] = 0;
 }
 
-struct depot_pages {
-    struct depot_map map;
+struct offload_pages {
+    struct offload_map map;
     size_t page_bytes;
     const uint32_t *page; /* [number of pages] */
 };
 
 /* Takes a page's frame away from it. */
-static __device__ void forget(const struct depot_map &m, uint32_t page)
+static __device__ void forget(const struct offload_map &m, uint32_t page)
 {
     if (m.held[page]) m.page[m.held[page] - 1] = 0;
     m.held[page] = 0;
 }
 
-/* Stores frame blockIdx.x as a page: to the depot, and its card to the array of cards. clear_kernel
- * has run before, so a frame that is freed here is never one that another block fills. */
-static __global__ void __launch_bounds__(THREADS) store_kernel(const struct depot_pages c)
+/* Stores frame blockIdx.x as a page in host memory, and its card in the array of cards.
+ * clear_kernel has run before, so a frame freed here is never one that another block fills. */
+static __global__ void __launch_bounds__(THREADS) store_kernel(const struct offload_pages c)
 {
     kernel_begin();
-    const struct depot_map &m = c.map;
+    const struct offload_map &m = c.map;
     const uint32_t f = blockIdx.x, page = c.page[f];
     const uint8_t *from = m.base + f * c.page_bytes;
     if (threadIdx.x == 0) {
@@ -95,21 +96,21 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(const struct depo
     copy_page(m.card + page * m.card_bytes, from, m.card_bytes);
 }
 
-static __global__ void __launch_bounds__(THREADS) renew_kernel(const struct depot_pages c)
+static __global__ void __launch_bounds__(THREADS) renew_kernel(const struct offload_pages c)
 {
     kernel_begin();
-    const struct depot_map &m = c.map;
+    const struct offload_map &m = c.map;
     const uint32_t page = c.page[blockIdx.x];
     if (threadIdx.x == 0) forget(m, page);
     copy_page(m.card + page * m.card_bytes, m.below + page * c.page_bytes, m.card_bytes);
 }
 
 /* Stages the list of pages. page is NULL if there was no room, and the failure is remembered. */
-static struct depot_pages pages_of(struct cuda_device *d, const struct depot_map *map,
-                                   const struct page_geom *geom, const uint32_t *page,
-                                   uint32_t n_page)
+static struct offload_pages pages_of(struct cuda_device *d, const struct offload_map *map,
+                                     const struct page_geom *geom, const uint32_t *page,
+                                     uint32_t n_page)
 {
-    struct depot_pages c;
+    struct offload_pages c;
     memset(&c, 0, sizeof c);
     c.map = *map;
     c.page_bytes = geom->bytes;
@@ -117,22 +118,22 @@ static struct depot_pages pages_of(struct cuda_device *d, const struct depot_map
     return c;
 }
 
-sac_status cuda_depot_store(struct cuda_device *d, const struct op_depot_store *op)
+sac_status cuda_offload_store(struct cuda_device *d, const struct op_offload_store *op)
 {
     if (op->n_page == 0) return SAC_OK;
     if (op->n_page > op->map->n_new)
         return device_fail(d, SAC_ERR_MEMORY, "more new pages than there are frames for them");
     TRY(queue_launch(d, "clearing of frames", clear_kernel, (op->n_page + THREADS - 1) / THREADS,
                      THREADS, 0, *op->map, op->n_page));
-    const struct depot_pages c = pages_of(d, op->map, op->geom, op->page, op->n_page);
+    const struct offload_pages c = pages_of(d, op->map, op->geom, op->page, op->n_page);
     if (!c.page) return d->status;
     return queue_launch(d, "storing of pages", store_kernel, op->n_page, THREADS, 0, c);
 }
 
-sac_status cuda_depot_renew(struct cuda_device *d, const struct op_depot_renew *op)
+sac_status cuda_offload_renew(struct cuda_device *d, const struct op_offload_renew *op)
 {
     if (op->n_page == 0) return SAC_OK;
-    const struct depot_pages c = pages_of(d, op->map, op->geom, op->page, op->n_page);
+    const struct offload_pages c = pages_of(d, op->map, op->geom, op->page, op->n_page);
     if (!c.page) return d->status;
     return queue_launch(d, "renewal of pages", renew_kernel, op->n_page, THREADS, 0, c);
 }
@@ -147,7 +148,7 @@ struct fetch_run {
 };
 
 struct fetch_call {
-    struct depot_map map;
+    struct offload_map map;
     uint32_t layer, n_layer;
     uint32_t n_run;
     bool prompts; /* the runs are of prompt rows */
@@ -162,24 +163,24 @@ struct visits_list {
 };
 
 struct visits_call {
-    struct depot_map map;
+    struct offload_map map;
     uint32_t layer, n_layer;
     const struct visits_list *list;
     const uint32_t *ptr; /* [n_kv_head + 1]: the lists of head h start at ptr[h] */
 };
 
 struct fetch_request { /* of a KV head; the same in all threads but for the last three */
-    const struct depot_map *map;
-    struct depot_lane *lane;
+    const struct offload_map *map;
+    struct offload_lane *lane;
     uint32_t *wanted, *into, *room;
     uint32_t first;               /* frame of the head */
-    uint32_t clock, now, n_layer; /* now: a time as in depot_map.used */
+    uint32_t clock, now, n_layer; /* now: a time as in offload_map.used */
     uint32_t n_wanted;            /* at most n_head, the head's frames */
     uint32_t n_hit, n_miss, n_tok;
 };
 
 /* An empty request, in the layer's turn that ends next. */
-static __device__ struct fetch_request request_begin(const struct depot_map *m, uint32_t h,
+static __device__ struct fetch_request request_begin(const struct offload_map *m, uint32_t h,
                                                      uint32_t layer, uint32_t n_layer,
                                                      uint32_t *room)
 {
@@ -311,7 +312,7 @@ static __device__ void request_run(struct fetch_request &a, const struct fetch_r
 /* Gives frame f to the k-th requested page and takes it from the page that had it. */
 static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, uint32_t f)
 {
-    const struct depot_map &m = *a.map;
+    const struct offload_map &m = *a.map;
     if (m.page[f]) m.held[m.page[f] - 1] = 0;
     m.page[f] = a.wanted[k] + 1;
     m.held[a.wanted[k]] = f + 1;
@@ -323,7 +324,7 @@ static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, u
  * missed. In transit frames every page that this turn has not read may go. */
 static __device__ uint32_t rank_of(const struct fetch_request &a, uint32_t f, bool transit)
 {
-    const struct depot_map &m = *a.map;
+    const struct offload_map &m = *a.map;
     const uint32_t since = a.now - m.used[f];
     if (m.page[f] == 0) return RANKS - 1;
     if (transit) return since > 0;
@@ -390,14 +391,14 @@ static __device__ uint32_t assign_frames(const struct fetch_request &a, uint32_t
 }
 
 /* Finds frames for the request: of rank `least` or higher, then transit frames if allowed. Pages
- * without one stay in the depot. */
+ * without one stay in host memory. */
 static __device__ void find_frames(struct fetch_request &a, uint32_t least, bool use_transit)
 {
-    const struct depot_map &m = *a.map;
+    const struct offload_map &m = *a.map;
     uint32_t given = assign_frames(a, 0, least, false);
     if (use_transit) given = assign_frames(a, given, 1, true);
     for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += SEARCH_THREADS) {
-        m.held[a.wanted[k]] = 0; /* it is read in the depot */
+        m.held[a.wanted[k]] = 0; /* it is read in host memory */
         a.n_tok += PAGE_TOK;
     }
     a.n_wanted = given;
@@ -456,7 +457,7 @@ static __global__ void __launch_bounds__(SEARCH_THREADS, 1)
 
 /* Copies the fetched pages of KV head blockIdx.y; its blocks take them in turn. */
 static __global__ void __launch_bounds__(THREADS)
-    move_kernel(const struct depot_map m, size_t page_bytes)
+    move_kernel(const struct offload_map m, size_t page_bytes)
 {
     kernel_begin();
     const uint32_t *wanted = m.wanted + (size_t)blockIdx.y * m.n_head;
@@ -467,14 +468,14 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- Launchers ---- */
 
-static sac_status launch_moves(struct cuda_device *d, const struct depot_map *m,
+static sac_status launch_moves(struct cuda_device *d, const struct offload_map *m,
                                const struct page_geom *geom)
 {
     return queue_launch(d, "fetching of pages", move_kernel, dim3(COPY_BLOCKS, geom->n_kv_head),
                         THREADS, 0, *m, geom->bytes);
 }
 
-static struct fetch_run run_make(const struct op_depot_fetch *op, const struct attn_run *run)
+static struct fetch_run run_make(const struct op_offload_fetch *op, const struct attn_run *run)
 {
     const uint32_t end = (run->pos0 + run->n_row - 1) / PAGE_TOK;
     const bool windowed = op->window > 0 && run->pos0 >= op->window;
@@ -489,9 +490,9 @@ static struct fetch_run run_make(const struct op_depot_fetch *op, const struct a
     return r;
 }
 
-sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *op)
+sac_status cuda_offload_fetch(struct cuda_device *d, const struct op_offload_fetch *op)
 {
-    const struct depot_map *m = op->map;
+    const struct offload_map *m = op->map;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     if (op->n_run == 0) return SAC_OK;
     void *host;
@@ -529,9 +530,9 @@ static void sort_visits(struct visits_list *to, uint32_t *ptr, const struct op_l
     ptr[op->geom->n_kv_head] = n;
 }
 
-sac_status depot_fetch_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
+sac_status offload_fetch_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
 {
-    const struct depot_map *m = op->frames.depot;
+    const struct offload_map *m = op->frames.offload;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     void *list, *ptr;
     struct visits_call c;
