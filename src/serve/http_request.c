@@ -25,7 +25,7 @@
  * see it. */
 #define DRAIN_BYTES (1u << 20)
 /* Parsing a body of this size may take milliseconds, during which other connections would wait. */
-#define DESK_BYTES (16u << 10)
+#define POOL_BYTES (16u << 10)
 /* Answers from this size on are limited, in total and in the time that the client takes to read
  * them: clients that read a few bytes now and then would fill the memory with them. */
 #define LONG_ANSWER_BYTES (64u << 10)
@@ -522,7 +522,7 @@ static void run_in_pool(void *user)
  * converted by another program. */
 static bool submit_to_pool(struct http_request *req)
 {
-    if (req->body.n < DESK_BYTES && !has_file(req)) return false;
+    if (req->body.n < POOL_BYTES && !has_file(req)) return false;
     req->job = (struct thread_pool_job){.sleep = suspend, .work = run_in_pool, .user = req};
     return thread_pool_submit(req->head.context->thread_pool, &req->job);
 }
