@@ -644,7 +644,7 @@ static __device__ double fold(const struct op_lane_settle &op, uint32_t d, uint3
 static __device__ void settle_lane(const struct op_lane_settle &op, uint32_t d)
 {
     for (uint32_t i = threadIdx.x; i < 2 * d; i += THREADS)
-        (i < d ? op.to.key_sum : op.to.value_sum)[i % d] = fold(op, d, i);
+        *(i < d ? op.to.key_sum + i : op.to.value_sum + (i - d)) = fold(op, d, i);
     for (uint32_t g = threadIdx.x; g < op.group; g += THREADS) {
         const double n = op.row + 1.0 - op.sink, mean = fold(op, d, 2 * d + g) / n;
         const double square = fold(op, d, 2 * d + op.group + g) / n;
