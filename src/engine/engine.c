@@ -21,7 +21,7 @@
 #define SPARSE_MIN_CTX 2048u /* below it, selecting costs more than it saves */
 
 #define BATCH_OF_THREAD 128u
-#define BATCH_STEP      512u /* whole tiles of rows, whatever the method (any_chunk) */
+#define BATCH_STEP      OP_SAMPLE_TILE /* the largest tile of a method with any_chunk */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 

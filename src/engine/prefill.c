@@ -36,6 +36,7 @@ static uint32_t largest_tile(const struct method_spec_list *specs)
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (hooks) most = max_u32(most, hooks->tile_tok);
     }
+    assert((most & (most - 1)) == 0);
     return most;
 }
 

@@ -205,8 +205,8 @@ __device__ struct prompt_list list_of(const struct prompt_block &b)
     l.n_piece = l.len = 1;
     if (b.job->n_segment || b.call->window) return l;
     l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
-    const uint32_t alike =
-        l.n_tile / ALIGN_TILES * ALIGN_TILES; /* the same for all lists of these rows */
+    /* The same for all lists of these rows. */
+    const uint32_t alike = l.n_tile / ALIGN_TILES * ALIGN_TILES;
     l.n_piece = min(PIECES_MAX, alike / piece_least(*b.job) + 1);
     l.len = (alike + l.n_piece - 1) / l.n_piece;
     return l;
